@@ -1,0 +1,277 @@
+"""The composition root: builds every part, starts them in order, stops them in reverse."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import psutil
+from filelock import FileLock, Timeout
+
+from app import logs, paths, settings
+from app.endpoint import guard
+from app.endpoint.management import ManagementRoutes
+from app.endpoint.openai import Chosen, OpenAiRoutes
+from app.endpoint.relay import Relay
+from app.endpoint.server import EndpointServer, bind
+from app.events import EventBus
+from app.host import monitor
+from app.host.host import Host
+from app.host.notices import EngineNotice, OrphansReaped
+from app.host.schedule import Policy
+from app.host.status import EngineStatus
+from app.library.library import Library
+from engines import Choice, EngineName, LaunchSettings, Machine, Parts, ServerProgram, open_engine, read_machine
+from engines.child.ledger import Ledger
+from engines.errors import ServerMissing
+from engines.llama_cpp.binary import find_server
+from engines.select import select
+from engines.workshop import usable
+
+log = logging.getLogger(__name__)
+
+
+class AlreadyRunning(Exception):
+    """Another instance holds this home; ``sentence`` says where it serves."""
+
+    code = "already_running"
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__(sentence)
+        self.sentence = sentence
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command line says of a run."""
+
+    home: Path | None = None
+    models: tuple[Path, ...] = ()
+    """Folders besides the home's and the settings'."""
+    console_log: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What was found before anything is started: the same for a run, a plan and the doctor."""
+
+    home: paths.Home
+    settings: settings.Settings
+    machine: Machine
+    detected: Choice
+    """What the machine and the user ask for."""
+    choice: Choice
+    """What runs."""
+    missing_server: str | None
+    repaired: tuple[str, ...]
+
+    @property
+    def launch(self) -> LaunchSettings:
+        """What the user said about launches."""
+        return LaunchSettings(window=self.settings.window, threads=self.settings.threads)
+
+
+def survey(options: Options, environ: Mapping[str, str] = os.environ) -> Surroundings:
+    """Look at the home, the settings and the machine. Blocking. Raises errors with a ``sentence``."""
+    home = paths.home(options.home)
+    repaired = paths.prepare(home)
+    overrides = settings.Environment.read(environ)
+    chosen = overrides.over(settings.load(home.settings))
+    explicit = chosen.engine != "auto"
+    machine = read_machine(look_for_gpus=not overrides.force_cpu and chosen.engine != "cpu", environment=environ)
+    detected = select(machine, preference=chosen.engine, force_cpu=overrides.force_cpu)
+    choice = usable(detected, asked_for=explicit and not overrides.force_cpu)
+    server: ServerProgram | None = None
+    missing = None
+    try:
+        flavour = "cuda" if choice.engine is EngineName.CUDA else "cpu"
+        server = find_server(setting=chosen.llama_server, flavour=flavour, environment=environ)
+    except ServerMissing as error:
+        missing = error.sentence
+    return Surroundings(home, chosen, machine.with_server(server), detected, choice, missing, tuple(repaired))
+
+
+@dataclass(slots=True)
+class Application:
+    """Everything that runs, without a face. ``async with Application.open(options) as app``."""
+
+    options: Options
+    surroundings: Surroundings
+    log_setup: logs.LogSetup
+    lock: FileLock
+    bus: EventBus = field(default_factory=EventBus)
+    _host: Host | None = None
+    _library: Library | None = None
+    _relay: Relay | None = None
+    _server: EndpointServer | None = None
+    _monitor: asyncio.Task[None] | None = None
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @classmethod
+    async def open(cls, options: Options) -> Self:
+        """Survey, lock the home, and start all parts. Raises errors with a ``sentence``; then nothing runs."""
+        surroundings = await asyncio.to_thread(survey, options)
+        lock = _lock(surroundings.home)
+        log_setup = logs.setup(surroundings.home, surroundings.settings.log_level, console=options.console_log)
+        app = cls(options, surroundings, log_setup, lock)
+        try:
+            await app._start()
+        except BaseException:
+            await app.close()
+            raise
+        return app
+
+    async def __aenter__(self) -> Self:
+        """Nothing more to do: ``open`` started it."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close."""
+        await self.close()
+
+    @property
+    def host(self) -> Host:
+        """The one owner of children."""
+        assert self._host is not None
+        return self._host
+
+    @property
+    def library(self) -> Library:
+        """The models of this machine."""
+        assert self._library is not None
+        return self._library
+
+    @property
+    def base_url(self) -> str:
+        """What clients are given."""
+        assert self._server is not None
+        host = self.surroundings.settings.host
+        shown = "127.0.0.1" if host in {"0.0.0.0", "::", "localhost"} else f"[{host}]" if ":" in host else host  # noqa: S104
+        return f"http://{shown}:{self._server.port}/v1"
+
+    def ready_facts(self) -> dict[str, object]:
+        """The line that says where it serves; ``endpoint.json`` holds the same."""
+        assert self._server is not None
+        return {"event": "ready", "base_url": self.base_url, "port": self._server.port, "pid": os.getpid()}
+
+    def stop(self) -> None:
+        """Ask the run to end. Safe from a signal handler of the loop."""
+        self.stopping.set()
+
+    async def _start(self) -> None:
+        s = self.surroundings
+        for sentence in s.repaired:
+            log.warning("%s", sentence)
+        if s.settings.api_key is not None:
+            self.log_setup.redactor.register(s.settings.api_key.get_secret_value())
+        ledger = Ledger(s.home.ledger)
+        reaped = await asyncio.to_thread(ledger.sweep)
+        engine = open_engine(s.choice, Parts(ledger, s.home.child_config, s.settings.load_seconds))
+        self._library = Library(model_folders(s.home, s.settings, self.options))
+        self._host = Host(
+            engine=engine,
+            engine_status=EngineStatus(s.choice.engine.value, s.choice.reason),
+            machine=s.machine,
+            policy=policy(s.settings),
+            launch_settings=s.launch,
+            bus=self.bus,
+        )
+        if reaped:
+            self._host.say(OrphansReaped(len(reaped)))
+        if s.choice != s.detected:
+            self._host.say(EngineNotice(s.choice.engine.value, s.choice.reason))
+        await self._library.rescan()
+        self._relay = Relay(self._host)
+        names = OpenAiRoutes(
+            self._host, self._library, self._relay, Chosen(s.settings.default_model, frozenset(s.settings.pinned))
+        )
+        management = ManagementRoutes(self._host, self._library, self.bus, names)
+        listener = bind(s.settings.host, s.settings.port)
+        self._server = EndpointServer([*names.routes(), *management.routes()], guard_rules(s.settings), listener)
+        await self._server.start()
+        self._monitor = asyncio.create_task(monitor.watch(self._host))
+        paths.write_private(s.home.endpoint_file, json.dumps(self.ready_facts()))
+        log.info("serving on %s with the %s engine (%s)", self.base_url, s.choice.engine, s.choice.reason)
+
+    async def close(self) -> None:
+        """Stop everything in reverse; afterwards no process of ours runs. Safe to call twice."""
+        if self._monitor is not None:
+            self._monitor.cancel()
+        self.bus.close()
+        closing = [part.close() for part in (self._host,) if part is not None]
+        if self._server is not None:
+            closing.append(self._server.stop())
+            self.surroundings.home.endpoint_file.unlink(missing_ok=True)
+        for outcome in await asyncio.gather(*closing, return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                log.error("closing failed", exc_info=outcome)
+        if self._relay is not None:
+            await self._relay.close()
+        log.info("closed")
+        self._monitor = self._server = self._relay = None
+        self.log_setup.close()
+        self.lock.release()
+
+
+def model_folders(home: paths.Home, chosen: settings.Settings, options: Options) -> tuple[Path, ...]:
+    """Where models are looked for, in order."""
+    return (home.models, *chosen.models_folders, *(folder.absolute() for folder in options.models))
+
+
+def policy(chosen: settings.Settings) -> Policy:
+    """The schedule's numbers from the settings. Pure."""
+    return Policy(
+        max_models=chosen.max_models,
+        evict_pinned=chosen.evict_pinned,
+        idle_seconds=chosen.idle_seconds,
+        max_wait_seconds=chosen.max_wait_seconds,
+    )
+
+
+def guard_rules(chosen: settings.Settings) -> guard.GuardRules:
+    """Who may ask, from the settings and, on all interfaces, this machine's addresses."""
+    interfaces = [] if chosen.loopback else [a.address.split("%")[0] for n in psutil.net_if_addrs().values() for a in n]
+    return guard.rules_from(
+        bind=chosen.host,
+        hosts=chosen.allowed_hosts,
+        origins=chosen.allowed_origins,
+        key=chosen.api_key.get_secret_value() if chosen.api_key is not None else None,
+        interfaces=interfaces,
+    )
+
+
+def _lock(home: paths.Home) -> FileLock:
+    lock = FileLock(home.lock, mode=paths.PRIVATE_FILE)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise AlreadyRunning(f"Plimsoll already runs with this home{_where(home)}.") from None
+    return lock
+
+
+def _where(home: paths.Home) -> str:
+    try:
+        return f", at {json.loads(home.endpoint_file.read_text('utf-8'))['base_url']}"
+    except (OSError, ValueError, KeyError):
+        return ""
+
+
+def on_signals(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None:
+    """Have SIGINT and SIGTERM end the run in order."""
+    import signal
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if sys.platform == "win32":
+            signal.signal(number, lambda *_: loop.call_soon_threadsafe(stop))
+        else:
+            loop.add_signal_handler(number, stop)

@@ -1,0 +1,1 @@
+"""One OpenAI-compatible endpoint for local editors, SDKs and scripts."""

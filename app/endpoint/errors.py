@@ -1,0 +1,102 @@
+"""Every error that leaves the endpoint, in OpenAI's shape.
+
+``{"error": {"message", "type", "code", "param"}}`` with a fitting status and a sentence that says what to do.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any
+
+from app.host.refused import Unserved
+from app.library.names import ModelBroken, ModelNotFound
+
+RETRY_AFTER_SECONDS = 5
+"""What a refused client is told to wait (start value)."""
+
+
+@dataclass(eq=False)
+class ApiError(Exception):
+    """One refusal. ``numbers`` stand beside the message as values."""
+
+    status: int
+    code: str
+    message: str
+    param: str | None = None
+    numbers: Mapping[str, int] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return self.message
+
+    @property
+    def type(self) -> str:
+        """OpenAI's word for the kind of error."""
+        if self.status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
+            return "permission_error"
+        return "invalid_request_error" if self.status < HTTPStatus.INTERNAL_SERVER_ERROR else "server_error"
+
+    def body(self, *, with_status: bool = False) -> dict[str, Any]:
+        """The JSON body; in a stream it carries the status that could not be sent any more."""
+        error: dict[str, Any] = {"message": self.message, "type": self.type, "code": self.code, "param": self.param}
+        error.update(self.numbers)
+        if with_status:
+            error["status"] = self.status
+        return {"error": error}
+
+    def headers(self) -> dict[str, str]:
+        """Headers beside the body."""
+        busy = self.status == HTTPStatus.SERVICE_UNAVAILABLE
+        return {"retry-after": str(RETRY_AFTER_SECONDS)} if busy else {}
+
+    def event(self) -> bytes:
+        """The error as the last event of a stream."""
+        return b"event: error\ndata: " + json.dumps(self.body(with_status=True)).encode() + b"\n\n"
+
+
+def from_unserved(error: Unserved) -> ApiError:
+    """The host would not serve the turn."""
+    return ApiError(error.status, error.code, error.sentence)
+
+
+def from_library(error: ModelNotFound | ModelBroken) -> ApiError:
+    """The model cannot be had under that name."""
+    if isinstance(error, ModelBroken):
+        return ApiError(HTTPStatus.UNPROCESSABLE_ENTITY, error.code, error.sentence, "model")
+    return ApiError(HTTPStatus.NOT_FOUND, error.code, error.sentence, "model")
+
+
+def overflow(prompt_tokens: int, window: int, reduced_from: int | None = None) -> ApiError:
+    """A prompt that does not fit; ``reduced_from`` is the planned window when the brake lowered it."""
+    lowered = f" (lowered from {reduced_from:,} because memory ran short)" if reduced_from is not None else ""
+    return ApiError(
+        HTTPStatus.BAD_REQUEST,
+        "context_length_exceeded",
+        f"The prompt has {prompt_tokens:,} tokens and the context window holds {window:,}{lowered}. "
+        "Shorten the prompt or choose a model with a larger window.",
+        "messages",
+        {"prompt_tokens": prompt_tokens, "context_window": window},
+    )
+
+
+def from_child(status: int, body: bytes) -> ApiError:
+    """A llama-server's refusal, put right: its statuses blame itself for what the request did wrong. Pure."""
+    try:
+        error = json.loads(body)["error"]
+        message, kind = str(error["message"]), str(error.get("type", ""))
+    except (ValueError, KeyError, TypeError):
+        return ApiError(
+            HTTPStatus.BAD_GATEWAY, "engine_failed", f"The model's server answered {status} without a word."
+        )
+    if kind == "exceed_context_size_error":
+        return overflow(int(error.get("n_prompt_tokens", 0)), int(error.get("n_ctx", 0)))
+    if status < HTTPStatus.INTERNAL_SERVER_ERROR and status != HTTPStatus.UNAUTHORIZED:
+        return ApiError(status, "invalid_request", f"The model's server refused the request: {message}")
+    if status == HTTPStatus.NOT_IMPLEMENTED:
+        return ApiError(HTTPStatus.BAD_REQUEST, "not_supported", f"This model cannot do that: {message}")
+    if status == HTTPStatus.INTERNAL_SERVER_ERROR:
+        # Seen: wrong types, tools that are no list, a template that takes no such message, media without a projector.
+        return ApiError(HTTPStatus.BAD_REQUEST, "invalid_request", f"The model cannot take this request: {message}")
+    return ApiError(HTTPStatus.BAD_GATEWAY, "engine_failed", f"The model's server failed ({status}): {message}")

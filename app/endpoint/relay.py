@@ -1,0 +1,224 @@
+"""A turn's way to the child and back: streamed byte for byte, or whole."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+
+import aiohttp
+from aiohttp import web
+
+from app.endpoint.errors import ApiError, from_child, from_unserved
+from app.endpoint.stream import DONE, ERROR_STARTS, EVENT_END, StreamAnswer, split_events
+from app.host.host import Host, Turn, WaitView
+from app.host.model import Model
+from app.host.refused import Unserved
+from app.host.vocabulary import WaitReason
+
+COMMIT_SECONDS = 2.0
+"""A streaming client gets its headers after this long, so that editors do not time out."""
+LAST_WORDS_SECONDS = 2.0
+"""How long the reason of a child's death may take to arrive after its connection broke."""
+UPSTREAM_ERRORS = (aiohttp.ClientError, ConnectionError, asyncio.IncompleteReadError)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request to a child."""
+
+    model: Model
+    path: str
+    body: Mapping[str, Any]
+    stream: bool
+
+
+class Relay:
+    """Relays calls through the host's turns. One session for all; ``close`` it at the end."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        # A new connection each time: a llama-server closes idle ones after 5 s, and on loopback one costs 0.1 ms.
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, force_close=True),
+            timeout=aiohttp.ClientTimeout(total=None),
+            auto_decompress=False,
+        )
+
+    async def close(self) -> None:
+        """Close every connection to a child."""
+        await self._session.close()
+
+    async def whole(self, call: Call, headers: Mapping[str, str]) -> web.Response:
+        """Answer in one piece. Raises ``ApiError``."""
+        try:
+            async with self._host.turn(call.model) as turn:
+                try:
+                    async with self._post(call, turn) as upstream:
+                        data = await _or_broken(upstream.read(), turn)
+                except UPSTREAM_ERRORS as error:
+                    raise await _lost(turn, error) from error
+        except Unserved as error:
+            raise from_unserved(error) from error
+        if upstream.status != HTTPStatus.OK:
+            raise from_child(upstream.status, data)
+        return web.Response(body=data, content_type="application/json", headers={**headers, **turn_headers(turn)})
+
+    async def stream(self, request: web.Request, call: Call, headers: Mapping[str, str]) -> web.StreamResponse:
+        """Answer as a stream of events. Raises ``ApiError`` only while nothing is sent."""
+        answer = StreamAnswer(request, headers)
+        try:
+            try:
+                await self._stream(call, answer)
+            except Unserved as error:
+                raise from_unserved(error) from error
+        except ApiError as error:
+            if not answer.committed:
+                raise
+            await answer.error(error)
+        finally:
+            answer.release()
+        return await answer.finish()
+
+    async def _stream(self, call: Call, answer: StreamAnswer) -> None:
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+
+        async def waiting(view: WaitView) -> None:
+            if view.seconds >= COMMIT_SECONDS:
+                await answer.commit({"x-plimsoll-model": call.model.id})
+                await answer.comment(wait_text(call.model, view))
+
+        async with self._host.turn(call.model, waiting=waiting) as turn:
+            late = answer.committed
+            opening = asyncio.ensure_future(self._post(call, turn).__aenter__())
+            try:
+                until_commit = max(0.0, started + COMMIT_SECONDS - loop.time())
+                either: set[asyncio.Future[Any]] = {opening, turn.broken}
+                await asyncio.wait(either, timeout=until_commit, return_when=asyncio.FIRST_COMPLETED)
+                if not opening.done() and not turn.broken.done():
+                    await answer.commit(turn_headers(turn))
+                    await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+                if turn.broken.done():
+                    raise turn.broken.result()
+                upstream = opening.result()
+                if upstream.status != HTTPStatus.OK:
+                    raise from_child(upstream.status, await upstream.read())
+                await answer.commit(turn_headers(turn))
+                await self._pump(upstream, answer, turn, late=late)
+            except UPSTREAM_ERRORS as error:
+                raise await _lost(turn, error) from error
+            finally:
+                opening.cancel()
+                if opening.done() and not opening.cancelled() and opening.exception() is None:
+                    opening.result().close()
+
+    async def _pump(self, upstream: aiohttp.ClientResponse, answer: StreamAnswer, turn: Turn, *, late: bool) -> None:
+        """Pass the child's bytes on until its stream is complete."""
+        extra = turn_object(turn) if late or turn.notices else None
+        turn.broken.add_done_callback(lambda _: upstream.close())
+        rest, ended = b"", False
+        async for data in upstream.content.iter_any():
+            if extra is None and not data.startswith(ERROR_STARTS):
+                rest = (rest + data)[-len(DONE) :]
+                ended = rest == DONE
+                await answer.chunk(data)
+                continue
+            events, rest = split_events(rest + data if extra is not None else data)
+            for event in events:
+                if event.startswith(ERROR_STARTS):
+                    raise from_child(HTTPStatus.INTERNAL_SERVER_ERROR, event.split(b": ", 1)[1])
+                if event == DONE and extra is not None:
+                    await answer.object(extra)
+                ended = event == DONE
+                await answer.chunk(event)
+        if not ended:
+            raise await _lost(turn, None)
+
+    def _post(self, call: Call, turn: Turn) -> aiohttp.client._RequestContextManager:
+        return self._session.post(
+            f"http://127.0.0.1:{turn.child.port}{call.path}",
+            json=dict(call.body),
+            headers={"authorization": f"Bearer {turn.child.key}"},
+        )
+
+
+async def _or_broken(read: Any, turn: Turn) -> bytes:
+    """The whole answer, or the reason that the turn was broken off."""
+    reading = asyncio.ensure_future(read)
+    try:
+        await asyncio.wait({reading, turn.broken}, return_when=asyncio.FIRST_COMPLETED)
+        if turn.broken.done():
+            raise turn.broken.result()
+        data: bytes = reading.result()
+        return data
+    finally:
+        reading.cancel()
+
+
+async def _lost(turn: Turn, error: BaseException | None) -> Exception:
+    """Why the connection to the child broke: its death, when that is heard of in time."""
+    await asyncio.wait({turn.broken}, timeout=LAST_WORDS_SECONDS)
+    if turn.broken.done():
+        return turn.broken.result()
+    how = type(error).__name__ if error is not None else "it ended too early"
+    return ApiError(
+        HTTPStatus.BAD_GATEWAY,
+        "engine_failed",
+        f"The answer of {turn.model.name} broke off ({how}). Ask again.",
+    )
+
+
+def turn_facts(turn: Turn) -> dict[str, Any]:
+    """What a client is told of its turn. Windows are tokens. Pure."""
+    return {
+        "model": turn.model.id,
+        "window": turn.child.facts.allocated_window,
+        "trained_window": turn.child.plan.window.trained,
+        "queue_ms": round(turn.queued_seconds * 1000),
+        "load_ms": round(turn.load_seconds * 1000) if turn.load_seconds is not None else None,
+        "notices": [{"kind": n.kind, "text": n.text, "numbers": dict(n.numbers)} for n in turn.notices],
+    }
+
+
+def turn_headers(turn: Turn) -> dict[str, str]:
+    """The same as response headers. Pure."""
+    facts = turn_facts(turn)
+    named = {
+        "x-plimsoll-model": facts["model"],
+        "x-plimsoll-window": facts["window"],
+        "x-plimsoll-trained-window": facts["trained_window"],
+        "x-plimsoll-queue-ms": facts["queue_ms"],
+        "x-plimsoll-load-ms": facts["load_ms"],
+        "x-plimsoll-notice": ", ".join(n.kind for n in turn.notices) or None,
+    }
+    return {name: str(value) for name, value in named.items() if value is not None}
+
+
+def turn_object(turn: Turn) -> dict[str, Any]:
+    """The same as the last chunk of a stream; its empty delta does not disturb a client that reads choices[0]."""
+    return {
+        "object": "chat.completion.chunk",
+        "id": f"plimsoll-{turn.id}",
+        "created": 0,
+        "model": turn.model.id,
+        "choices": [{"index": 0, "delta": {}, "text": "", "finish_reason": None}],
+        "plimsoll": turn_facts(turn),
+    }
+
+
+def wait_text(model: Model, view: WaitView) -> str:
+    """What a waiting client reads in a comment line. Pure."""
+    match view.reason:
+        case WaitReason.LOADING:
+            percent = f" {view.progress:.0%}" if view.progress is not None else ""
+            return f"loading {model.name}{percent}".replace("%", " %")
+        case WaitReason.SWITCHING:
+            return f"making room for {model.name}"
+        case WaitReason.QUEUED:
+            return f"waiting for {model.name}, {view.ahead} ahead"
+
+
+__all__ = ["COMMIT_SECONDS", "EVENT_END", "Call", "Relay", "turn_headers", "wait_text"]

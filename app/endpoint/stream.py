@@ -1,0 +1,112 @@
+"""A streamed answer on its way to a client: uncommitted at first, then headers, comments, chunks and an end.
+
+Until the headers are sent an error is a status; after it an ``error`` event carries the same body. Nothing is ever
+cut silently. Ours stands only between the child's events, never inside one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from aiohttp import web
+
+from app.endpoint.errors import ApiError
+
+SILENCE_SECONDS = 15.0
+"""The longest a committed stream stays silent: editors and proxies give up on a mute connection."""
+DONE = b"data: [DONE]\n\n"
+EVENT_END = b"\n\n"
+ERROR_STARTS = (b'data: {"error"', b"error: ")
+"""How a llama-server reports an error in the middle of a stream."""
+
+
+def split_events(data: bytes) -> tuple[list[bytes], bytes]:
+    """Complete events, each with its end, and what is left of the last. Pure."""
+    *events, rest = data.split(EVENT_END)
+    return [event + EVENT_END for event in events], rest
+
+
+class StreamAnswer:
+    """One streamed answer. All methods run on the loop."""
+
+    def __init__(self, request: web.Request, extra_headers: Mapping[str, str]) -> None:
+        self._request = request
+        self._headers = dict(extra_headers)
+        self.response: web.StreamResponse | None = None
+        self._last_write = 0.0
+        self._inside_event = False
+        self._pulse: asyncio.Task[None] | None = None
+
+    @property
+    def committed(self) -> bool:
+        """Whether the status is sent."""
+        return self.response is not None
+
+    async def commit(self, headers: Mapping[str, str]) -> None:
+        """Send status 200 and the headers; from then on comments keep the connection alive."""
+        if self.response is not None:
+            return
+        response = web.StreamResponse(
+            headers={"cache-control": "no-cache", "x-accel-buffering": "no", **self._headers, **headers}
+        )
+        response.content_type = "text/event-stream"
+        self.response = response
+        await response.prepare(self._request)
+        self._stamp()
+        self._pulse = asyncio.create_task(self._keep_alive())
+
+    async def comment(self, text: str) -> None:
+        """A line that clients skip."""
+        if not self._inside_event:
+            await self._write(f": {text}\n\n".encode())
+
+    async def chunk(self, data: bytes) -> None:
+        """Bytes of the child, unchanged."""
+        self._inside_event = not data.endswith(EVENT_END)
+        await self._write(data)
+
+    async def object(self, value: Mapping[str, Any]) -> None:
+        """An event of ours."""
+        await self._write(b"data: " + json.dumps(value).encode() + EVENT_END)
+
+    async def error(self, error: ApiError) -> None:
+        """The last event. A half-sent one is ended first."""
+        if self._inside_event:
+            await self._write(EVENT_END)
+        self._inside_event = False
+        await self._write(error.event())
+
+    async def finish(self) -> web.StreamResponse:
+        """End the answer."""
+        assert self.response is not None
+        self.release()
+        await self.response.write_eof()
+        return self.response
+
+    def release(self) -> None:
+        """Stop the comments. Safe to call twice."""
+        if self._pulse is not None:
+            self._pulse.cancel()
+            self._pulse = None
+
+    async def _write(self, data: bytes) -> None:
+        assert self.response is not None
+        self._stamp()
+        await self.response.write(data)
+
+    def _stamp(self) -> None:
+        self._last_write = asyncio.get_running_loop().time()
+
+    async def _keep_alive(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(max(0.0, self._last_write + SILENCE_SECONDS - loop.time()))
+            if loop.time() - self._last_write >= SILENCE_SECONDS:
+                try:
+                    await self.comment("still working")
+                except ConnectionError:  # the client is gone; the handler hears of it by its cancellation
+                    return
+                self._stamp()

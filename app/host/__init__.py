@@ -1,0 +1,1 @@
+"""Who serves a turn: the schedule decides, the host acts."""

@@ -1,0 +1,135 @@
+"""Every sentence that a user is told unasked, as values that own their words and numbers."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from app.host.status import NoticeStatus
+
+KEPT = 50
+"""Recent notices kept for the tray and the API."""
+
+
+class Notice(Protocol):
+    """One thing a user should know: what happened, the numbers, what to do."""
+
+    @property
+    def kind(self) -> str:
+        """Stable word for programs."""
+
+    @property
+    def model(self) -> str | None:
+        """The model's id, where it is about one."""
+
+    @property
+    def sentence(self) -> str:
+        """For a person."""
+
+    @property
+    def numbers(self) -> Mapping[str, int | float | str]:
+        """The same as values."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineNotice:
+    """Another engine than the machine deserves is running."""
+
+    engine: str
+    reason: str
+    kind = "engine"
+    model = None
+
+    @property
+    def sentence(self) -> str:
+        """Says which and why."""
+        return f"Models run on the {self.engine.upper()} engine: {self.reason}."
+
+    @property
+    def numbers(self) -> Mapping[str, int | float | str]:
+        """The engine's name."""
+        return {"engine": self.engine}
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerCrashed:
+    """A server ended unasked."""
+
+    model: str
+    name: str
+    exit_code: int | None
+    kind = "worker_crashed"
+
+    @property
+    def sentence(self) -> str:
+        """Says how it ended and that the next request loads it again."""
+        how = "" if self.exit_code is None else f" ({_exit(self.exit_code)})"
+        return f"The server of {self.name} ended unexpectedly{how}. The next request loads it again."
+
+    @property
+    def numbers(self) -> Mapping[str, int | float | str]:
+        """The exit code as the system gave it."""
+        return {} if self.exit_code is None else {"exit_code": self.exit_code}
+
+
+@dataclass(frozen=True, slots=True)
+class LoadFailedNotice:
+    """A model did not load."""
+
+    model: str
+    reason: str
+    code: str
+    kind = "load_failed"
+
+    @property
+    def sentence(self) -> str:
+        """The engine's own sentence, which says what to do."""
+        return self.reason
+
+    @property
+    def numbers(self) -> Mapping[str, int | float | str]:
+        """The error's code."""
+        return {"code": self.code}
+
+
+@dataclass(frozen=True, slots=True)
+class OrphansReaped:
+    """Servers that a former run left behind were stopped."""
+
+    count: int
+    kind = "orphans_reaped"
+    model = None
+
+    @property
+    def sentence(self) -> str:
+        """Says how many."""
+        servers = "1 server" if self.count == 1 else f"{self.count} servers"
+        return f"{servers} of a former run were still there and have been stopped."
+
+    @property
+    def numbers(self) -> Mapping[str, int | float | str]:
+        """How many."""
+        return {"count": self.count}
+
+
+class Notices:
+    """The recent ones, newest last."""
+
+    def __init__(self) -> None:
+        self._kept: deque[NoticeStatus] = deque(maxlen=KEPT)
+
+    def add(self, notice: Notice, at: float) -> NoticeStatus:
+        """Keep a notice; ``at`` is Unix time."""
+        status = NoticeStatus(notice.kind, at, notice.sentence, dict(notice.numbers), notice.model)
+        self._kept.append(status)
+        return status
+
+    def recent(self) -> tuple[NoticeStatus, ...]:
+        """All that are kept."""
+        return tuple(self._kept)
+
+
+def _exit(code: int) -> str:
+    return f"killed by signal {-code}" if code < 0 else f"exit code {code}"

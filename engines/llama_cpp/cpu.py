@@ -1,0 +1,61 @@
+"""The CPU engine: a llama-server that uses no graphics card."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from engines.artifact.facts import ModelFacts, ModelKind
+from engines.child.environment import planned_environment
+from engines.engine import Child, Progress
+from engines.errors import ServerMissing
+from engines.llama_cpp import arguments
+from engines.llama_cpp.server import Launcher
+from engines.machine import Machine
+from engines.memory.prediction import predict
+from engines.memory.window import plan_window
+from engines.plan import LaunchPlan, LaunchSettings
+
+
+class CpuEngine:
+    """Plans purely, starts through a launcher."""
+
+    name = "cpu"
+
+    def __init__(self, launcher: Launcher, config_folder: Path) -> None:
+        self._launcher = launcher
+        self._config_folder = str(config_folder)
+
+    def plan(self, model: str, facts: ModelFacts, machine: Machine, settings: LaunchSettings) -> LaunchPlan:
+        """What starting ``model`` here would be. Raises ``ServerMissing`` where the machine has no llama-server."""
+        if machine.llama_server is None:
+            raise ServerMissing("The machine has no llama-server to plan with.")
+        window = plan_window(facts, settings)
+        cores = settings.threads or arguments.threads(machine.physical_cores)
+        argv = (
+            machine.llama_server.path,
+            *arguments.NO_IDLE_SLEEP,
+            "-m",
+            str(facts.files[0]),
+            *(("-c", str(window.planned)) if window.planned is not None else ()),
+            "-ngl",
+            "0",
+            "--device",
+            "none",
+            "-t",
+            str(cores),
+            *arguments.purpose(facts, window.planned),
+            *arguments.always(model),
+        )
+        return LaunchPlan(
+            model=model,
+            engine=self.name,
+            argv=argv,
+            env=planned_environment(machine.environment, self._config_folder),
+            window=window,
+            memory=predict(facts, window.planned),
+            embedding=facts.kind is not ModelKind.CHAT,
+        )
+
+    async def start(self, plan: LaunchPlan, progress: Progress) -> Child:
+        """Start it; see ``Engine.start``."""
+        return await self._launcher.start(plan, progress)

@@ -1,0 +1,122 @@
+"""The machine as one value: what a plan depends on, and nothing that changes from one second to the next."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from importlib.util import find_spec
+from typing import Any
+
+import psutil
+
+INHERITED = (
+    "PATH",
+    "HOME",
+    "LANG",
+    "LC_ALL",
+    "TMPDIR",
+    "TEMP",
+    "TMP",
+    "SYSTEMROOT",
+    "SYSTEMDRIVE",
+    "WINDIR",
+    "USERPROFILE",
+    "LOCALAPPDATA",
+    "PROGRAMDATA",
+    "NUMBER_OF_PROCESSORS",
+    "PROCESSOR_ARCHITECTURE",
+    "CUDA_VISIBLE_DEVICES",
+    "CUDA_PATH",
+    "LD_LIBRARY_PATH",
+    "DYLD_LIBRARY_PATH",
+)
+"""All that a child inherits. Proxy variables, ``LLAMA_*`` and the like change or kill a server."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerProgram:
+    """A llama-server on this machine, and what its ``--version`` says."""
+
+    path: str
+    version: str
+    flavour: str
+    """``cpu`` or ``cuda``."""
+    source: str
+    """Where it was found: ``setting``, ``environment``, ``bundled``, ``package`` or ``PATH``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A snapshot. ``nvidia_gpus`` and ``mlx`` are None when they were not looked for."""
+
+    system: str
+    """As ``platform.system()`` says it: ``Linux``, ``Darwin``, ``Windows``."""
+    architecture: str
+    ram_bytes: int
+    physical_cores: int
+    nvidia_gpus: int | None = None
+    other_gpus: tuple[str, ...] = ()
+    """Devices that a Vulkan llama-server lists."""
+    mlx: bool | None = None
+    llama_server: ServerProgram | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """The part of the environment that a child inherits."""
+
+    def with_server(self, server: ServerProgram | None) -> Machine:
+        """The same machine with this llama-server."""
+        return replace(self, llama_server=server)
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values, for ``plan --json``."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Machine:
+        """Read what ``to_json`` wrote. Raises ``ValueError`` that names the key."""
+        known = {name: data[name] for name in cls.__dataclass_fields__ if name in data}
+        for name, kind in (("system", str), ("architecture", str), ("ram_bytes", int), ("physical_cores", int)):
+            if not isinstance(known.get(name), kind) or isinstance(known[name], bool):
+                raise ValueError(f"machine.{name} must be {'a text' if kind is str else 'a whole number'}")
+        unknown = sorted(set(data) - set(cls.__dataclass_fields__))
+        if unknown:
+            raise ValueError(f"machine.{unknown[0]} is not a key of a machine snapshot")
+        server = known.get("llama_server")
+        if server is not None:
+            try:
+                known["llama_server"] = ServerProgram(**server)
+            except TypeError as error:
+                raise ValueError(f"machine.llama_server: {error}") from None
+        known["other_gpus"] = tuple(known.get("other_gpus", ()))
+        return cls(**known)
+
+
+def read_machine(*, look_for_gpus: bool, environment: Mapping[str, str] | None = None) -> Machine:
+    """Look at this machine. Blocking. Without ``look_for_gpus`` no GPU library is touched."""
+    inherited = os.environ if environment is None else environment
+    return Machine(
+        system=platform.system(),
+        architecture=platform.machine(),
+        ram_bytes=psutil.virtual_memory().total,
+        physical_cores=psutil.cpu_count(logical=False) or psutil.cpu_count() or 1,
+        nvidia_gpus=count_nvidia_gpus() if look_for_gpus else None,
+        mlx=find_spec("mlx_vlm") is not None if look_for_gpus else None,
+        environment={name: inherited[name] for name in INHERITED if name in inherited},
+    )
+
+
+def count_nvidia_gpus() -> int:
+    """NVIDIA GPUs by NVML; 0 where there is no driver."""
+    try:
+        import pynvml
+    except ImportError:  # not a dependency on macOS
+        return 0
+    try:
+        pynvml.nvmlInit()
+        try:
+            return int(pynvml.nvmlDeviceGetCount())
+        finally:
+            pynvml.nvmlShutdown()
+    except pynvml.NVMLError:
+        return 0

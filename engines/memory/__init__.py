@@ -1,0 +1,1 @@
+"""Windows, predictions and footprints of memory."""

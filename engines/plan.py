@@ -1,0 +1,71 @@
+"""What a launch will be, before anything is launched: a value that prints the same twice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+PER_SPAWN = "<per spawn>"
+"""Stands in a plan for a value that each spawn gets anew: its key, its port, its marker."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A planned context window in tokens, and what bounds it."""
+
+    planned: int | None
+    trained: int | None
+    bound_by: str
+    """``model``, ``memory``, ``free memory``, ``brake`` or ``user``."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes the child is predicted to hold, term by term; None where the model's shape does not tell."""
+
+    predicted: int | None
+    bill: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchSettings:
+    """What a user may say about a launch; None is: decide."""
+
+    window: int | None = None
+    threads: int | None = None
+    cap: int | None = None
+    """The brake's remembered cap in tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchPlan:
+    """One launch: command line, environment, window and memory."""
+
+    model: str
+    engine: str
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    window: Window
+    memory: Memory
+    slots: int = 1
+    embedding: bool = False
+    """The child answers embedding or rerank requests instead of chats."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As ``plan MODEL --json`` prints it."""
+        w, m = self.window, self.memory
+        return {
+            "model": self.model,
+            "engine": self.engine,
+            "argv": list(self.argv),
+            "env": dict(self.env),
+            "window": {
+                "planned": w.planned,
+                "trained": w.trained,
+                "bound_by": w.bound_by,
+                "reason": w.reason,
+            },
+            "memory": {"predicted": m.predicted, "bill": dict(m.bill)},
+        }

@@ -1,0 +1,48 @@
+"""From a choice to an engine that runs here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from engines.child.ledger import Ledger
+from engines.child.parent_death import for_this_system
+from engines.engine import Engine
+from engines.errors import EngineNotBuilt
+from engines.llama_cpp.cpu import CpuEngine
+from engines.llama_cpp.server import Launcher
+from engines.select import Choice, EngineName
+
+BUILT = frozenset({EngineName.CPU})
+"""The engines that this version has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What an engine is made of besides the choice."""
+
+    ledger: Ledger
+    config_folder: Path
+    """An empty folder that children take for the user's configuration."""
+    load_seconds: float
+
+
+def usable(choice: Choice, *, asked_for: bool) -> Choice:
+    """The engine that really runs for a choice; the reason says where it differs.
+
+    Raises ``EngineNotBuilt`` for an engine that the user ``asked_for``: that is never replaced behind their back.
+    """
+    if choice.engine in BUILT:
+        return choice
+    label = choice.engine.upper()
+    if asked_for:
+        raise EngineNotBuilt(
+            f'The {label} engine is not built yet in this version. Set engine = "cpu" or engine = "auto".'
+        )
+    return Choice(EngineName.CPU, f"{choice.reason}, but the {label} engine is not built yet in this version")
+
+
+def open_engine(choice: Choice, parts: Parts) -> Engine:
+    """Make the engine of a usable choice."""
+    launcher = Launcher(parts.ledger, for_this_system(), load_seconds=parts.load_seconds)
+    return CpuEngine(launcher, parts.config_folder)

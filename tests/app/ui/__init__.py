@@ -1,0 +1,1 @@
+"""Tests of the tray and its window, on Qt's offscreen platform."""

@@ -1,0 +1,1 @@
+"""Tests on a real X11 desktop, made for each test."""

@@ -1,0 +1,289 @@
+"""The real tray on a real desktop: through an X11 panel, through D-Bus, late, and without any tray."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fixtures.tray_watcher import watching
+from tests.fixtures.xvfb import PATIENCE, POLL, Desktop, desktop
+
+pytestmark = pytest.mark.desktop
+
+ROOT = Path(__file__).resolve().parents[2]
+
+LEFT, RIGHT = 1, 3
+"""Buttons of the mouse."""
+
+ELSEWHERE = (100, 500)
+"""A place on the screen with nothing on it."""
+
+LABELS = [
+    "Qwen3-4B · 32,768 tokens",
+    "Memory holds 32,768 of 131,072",
+    "http://127.0.0.1:27182/v1",
+    "Copy address",
+    "Unload Qwen3-4B",
+    "Engine: CPU — no NVIDIA GPU found",
+    "Recent",
+    "Open models folder",
+    "Open log",
+    "Quit",
+]
+"""The menu of the scene ``ready``."""
+
+RECENT = [
+    "08:57 Window reduced to 24,576 tokens: the system is short of memory.",
+    "08:53 Qwen3-4B: memory holds 32,768 of 131,072 tokens.",
+]
+
+NEVER_MS = 3_600_000
+"""Milliseconds of patience for a tray in tests where no window shall stand in."""
+
+
+@pytest.fixture
+def panel() -> Iterator[Desktop]:
+    with desktop(tray=True) as made:
+        yield made
+
+
+@pytest.fixture
+def bare() -> Iterator[Desktop]:
+    with desktop(tray=False) as made:
+        yield made
+
+
+class Program:
+    """The tray program as its test sees it."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+
+    async def tell(self, command: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{command}\n".encode())
+        await self._process.stdin.drain()
+
+    async def intent(self) -> dict[str, Any]:
+        return (await self._line())["intent"]
+
+    async def look(self) -> dict[str, Any]:
+        await self.tell("look")
+        return (await self._line())["answer"]
+
+    async def look_until(self, condition: Callable[[dict[str, Any]], bool], what: str) -> dict[str, Any]:
+        seen: dict[str, Any] = {}
+        try:
+            async with asyncio.timeout(PATIENCE):
+                while not condition(seen := await self.look()):
+                    await asyncio.sleep(POLL)
+        except TimeoutError:
+            raise TimeoutError(f"waited in vain for {what}; saw {seen}") from None
+        return seen
+
+    async def end(self) -> tuple[int, str]:
+        """Close its input; its exit code and what it wrote to standard error."""
+        async with asyncio.timeout(PATIENCE):
+            _, errors = await self._process.communicate(b"")
+        assert self._process.returncode is not None
+        return self._process.returncode, errors.decode()
+
+    async def _line(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        async with asyncio.timeout(PATIENCE):
+            line = await self._process.stdout.readline()
+        assert line, f"the program ended: {await self.end()}"
+        return json.loads(line)
+
+
+@asynccontextmanager
+async def started(where: Desktop, scene: str, patience_ms: int = NEVER_MS) -> AsyncIterator[Program]:
+    process = await asyncio.create_subprocess_exec(
+        *("setpriv", "--pdeathsig", "KILL", "--", sys.executable, "-W", "error"),
+        *("-m", "tests.desktop.tray_program", scene, str(patience_ms)),
+        cwd=ROOT,
+        env=where.environment,
+        stdin=PIPE,
+        stdout=PIPE,
+        stderr=PIPE,
+    )
+    program = Program(process)
+    try:
+        yield program
+        assert await program.end() == (0, "")
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.communicate()
+
+
+async def appeared(where: Desktop, title: str) -> str:
+    """Id of the window with this title, once the window manager has shown it and given it the focus."""
+    async with asyncio.timeout(PATIENCE):
+        while (window := where.active_window(title)) is None:
+            await asyncio.sleep(POLL)
+    return window
+
+
+def middle(box: list[int]) -> tuple[int, int]:
+    x, y, width, height = box
+    return x + width // 2, y + height // 2
+
+
+async def open_menu(program: Program, where: Desktop, button: int) -> dict[str, list[int]]:
+    """Click on the icon and return the place of each entry of the menu that opens."""
+    where.click(*middle(await embedded(program)), button)
+    return (await program.look_until(lambda it: bool(it["menu"]), "the menu"))["menu"]
+
+
+async def embedded(program: Program) -> list[int]:
+    """Box of the icon, once it sits at the right end of the panel."""
+    seen = await program.look_until(lambda it: it["icon"] and it["icon"][0] > 0, "the icon in the panel")
+    return seen["icon"]
+
+
+async def test_right_click_opens_the_menu_and_quit_is_forwarded(panel: Desktop, tmp_path: Path) -> None:
+    async with started(panel, "ready") as program:
+        menu = await open_menu(program, panel, RIGHT)
+        panel.screenshot(tmp_path / "tray-menu-right-click.png")
+        assert list(menu) == LABELS
+        panel.click(*menu["Quit"])
+        assert await program.intent() == {"kind": "Quit"}
+
+
+async def test_left_click_opens_the_same_menu_beside_the_icon(panel: Desktop, tmp_path: Path) -> None:
+    async with started(panel, "ready") as program:
+        menu = await open_menu(program, panel, LEFT)
+        assert list(menu) == LABELS
+        _, top, _, height = (await program.look())["icon"]
+        assert min(y for _, y in menu.values()) > top + height
+        panel.click(*menu["Recent"])
+        recent = (await program.look_until(lambda it: it["menu"] != menu, "the submenu"))["menu"]
+        panel.move(*next(iter(recent.values())))
+        panel.screenshot(tmp_path / "tray-menu.png")
+        assert list(recent) == RECENT
+
+
+async def test_the_address_is_on_the_clipboard_when_its_intent_comes(panel: Desktop) -> None:
+    async with started(panel, "ready") as program:
+        panel.click(*(await open_menu(program, panel, RIGHT))["Copy address"])
+        assert await program.intent() == {"kind": "CopyAddress", "url": "http://127.0.0.1:27182/v1"}
+        assert (await program.look())["clipboard"] == "http://127.0.0.1:27182/v1"
+
+
+async def test_an_open_menu_follows_the_state_and_takes_another_shape_once_it_is_closed(panel: Desktop) -> None:
+    async with started(panel, "ready") as program:
+        await open_menu(program, panel, RIGHT)
+        await program.tell("scene answering")
+        await program.look_until(lambda it: "Qwen3-4B · 32,768 tokens · answering" in it["menu"], "the new text")
+        await program.tell("scene problem")
+        seen = await program.look_until(lambda it: "Port 27182" in it["tooltip"], "the view to be shown")
+        assert list(seen["menu"]) == ["Qwen3-4B · 32,768 tokens · answering", *LABELS[1:]]
+        panel.click(*ELSEWHERE)
+        await program.look_until(lambda it: it["menu"] is None, "the menu to close")
+        menu = await open_menu(program, panel, RIGHT)
+        assert next(iter(menu)).startswith("Port 27182 is taken")
+
+
+async def test_a_notice_is_a_bubble(panel: Desktop, tmp_path: Path) -> None:
+    async with started(panel, "reduced") as program:
+        await embedded(program)
+        await program.tell("notify")
+        seen = await program.look_until(lambda it: bool(it["bubble"]), "the bubble")
+        panel.screenshot(tmp_path / "tray-notice.png")
+        assert "Window reduced to 24,576 tokens: the system is short of memory." in seen["bubble"]
+
+
+async def test_hosts_read_the_menu_and_click_through_dbus(bare: Desktop) -> None:
+    async with watching(bare.bus) as host, started(bare, "ready") as program:
+        menu = await host.menu_with("Quit")
+        assert [node.label for node in menu.children if not node.separator] == LABELS
+        recent = menu.find("Recent")
+        assert recent is not None
+        assert [node.label for node in recent.children] == RECENT
+        assert [node.label for node in menu.walk() if node.has_icon] == ["Memory holds 32,768 of 131,072"]
+        assert [node.label for node in menu.children if node.label and not node.enabled] == [
+            "Qwen3-4B · 32,768 tokens",
+            "Memory holds 32,768 of 131,072",
+            "http://127.0.0.1:27182/v1",
+            "Engine: CPU — no NVIDIA GPU found",
+        ]
+        await host.click("Unload Qwen3-4B")
+        assert await program.intent() == {"kind": "Unload", "model": "qwen3-4b"}
+        tooltip = (await host.property("ToolTip"))[2]
+        assert tooltip == "Plimsoll\nQwen3-4B · 32,768 tokens\nMemory holds 32,768 of 131,072"
+
+
+async def test_hosts_see_changes_and_entries_that_stay_keep_their_ids(bare: Desktop) -> None:
+    async with watching(bare.bus) as host, started(bare, "ready") as program:
+        before = await host.menu_with("Qwen3-4B · 32,768 tokens")
+        await program.tell("scene answering")
+        after = await host.menu_with("Qwen3-4B · 32,768 tokens · answering")
+        assert [node.id for node in after.walk()] == [node.id for node in before.walk()]
+        await program.tell("scene loading")
+        loading = await host.menu_with("Loading Gemma-3-270M… 42 %")
+        assert loading.find("Stop loading Gemma-3-270M") is not None
+        await host.click("Stop loading Gemma-3-270M")
+        assert await program.intent() == {"kind": "Unload", "model": "gemma-3-270m"}
+
+
+async def test_left_click_through_dbus_opens_the_menu_at_the_mouse(bare: Desktop) -> None:
+    async with watching(bare.bus) as host, started(bare, "ready") as program:
+        await host.menu_with("Quit")
+        bare.move(100, 100)
+        await host.activate(100, 100)
+        menu = (await program.look_until(lambda it: bool(it["menu"]), "the menu"))["menu"]
+        bare.click(*menu["Quit"])
+        assert await program.intent() == {"kind": "Quit"}
+
+
+async def test_a_host_that_comes_late_gets_the_icon_and_the_window_makes_room(bare: Desktop) -> None:
+    async with started(bare, "ready", patience_ms=0) as program:
+        await program.look_until(lambda it: bool(it["window"]), "the window that stands in")
+        async with watching(bare.bus) as host:
+            await host.click("Quit")
+            assert await program.intent() == {"kind": "Quit"}
+            assert (await program.look())["window"] is None
+
+
+async def test_a_panel_that_comes_late_gets_the_icon(bare: Desktop) -> None:
+    async with started(bare, "ready") as program:
+        assert (await program.look())["icon"] is None
+        bare.start_panel()
+        menu = await open_menu(program, bare, RIGHT)
+        assert list(menu) == LABELS
+
+
+async def test_without_a_tray_a_window_shows_the_same_entries(bare: Desktop, tmp_path: Path) -> None:
+    async with started(bare, "ready", patience_ms=0) as program:
+        await appeared(bare, "Plimsoll")
+        buttons = (await program.look())["window"]
+        assert list(buttons) == ["Copy address", "Unload Qwen3-4B", "Open models folder", "Open log", "Quit"]
+        bare.screenshot(tmp_path / "no-tray.png")
+        bare.click(*buttons["Unload Qwen3-4B"])
+        assert await program.intent() == {"kind": "Unload", "model": "qwen3-4b"}
+        await program.tell("scene empty")
+        await program.look_until(lambda it: "Unload Qwen3-4B" not in it["window"], "the entries to change")
+
+
+async def test_closing_the_window_minimises_it_and_says_so_once(bare: Desktop, tmp_path: Path) -> None:
+    async with started(bare, "ready", patience_ms=0) as program:
+        window = await appeared(bare, "Plimsoll")
+        bare.key("alt+F4")
+        seen = await program.look_until(lambda it: bool(it["hint"]), "the hint")
+        bare.screenshot(tmp_path / "no-tray-hint.png")
+        bare.click(*seen["hint"]["OK"])
+        await program.look_until(lambda it: it["minimised"], "the window to be minimised")
+        bare.restore(window)
+        await program.look_until(lambda it: not it["minimised"], "the window to come back")
+        bare.key("alt+F4")
+        seen = await program.look_until(lambda it: it["minimised"], "the window to be minimised again")
+        assert seen["hint"] is None

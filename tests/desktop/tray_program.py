@@ -1,0 +1,150 @@
+"""The real tray with a made-up status, for the desktop tests: run as a program.
+
+Standard input takes one command a line; standard output gives JSON lines, ``{"intent": …}`` for what the user
+chose and ``{"answer": …}`` for ``look``. End of input ends the program.
+
+    scene NAME    show another view
+    notify        show a bubble
+    look          where things are on the screen
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from dataclasses import asdict, replace
+from datetime import UTC
+from typing import Any
+
+from PySide6.QtCore import QPoint
+from PySide6.QtWidgets import QApplication, QLabel, QMenu, QMessageBox, QPushButton, QSystemTrayIcon, QWidget
+
+from app.host.status import (
+    ChildState,
+    ChildStatus,
+    EngineStatus,
+    MemoryStatus,
+    NoticeStatus,
+    Status,
+    WindowStatus,
+)
+from app.ui.loop import run
+from app.ui.menu import Intent, TrayView
+from app.ui.no_tray import NoTrayWindow
+from app.ui.tray import Tray
+
+QWEN = ChildStatus(
+    model="qwen3-4b",
+    pid=4711,
+    port=41000,
+    state=ChildState.READY,
+    slots=1,
+    busy=0,
+    progress=None,
+    window=WindowStatus(131_072, 32_768, 32_768, 32_768, "memory", "memory holds no more"),
+    memory=MemoryStatus(None, None),
+)
+NOTICES = (
+    NoticeStatus("bound", 1_760_000_000.0, "Qwen3-4B: memory holds 32,768 of 131,072 tokens.", {}, "qwen3-4b"),
+    NoticeStatus(
+        "acted",
+        1_760_000_240.0,
+        "Window reduced to 24,576 tokens: the system is short of memory.",
+        {"window": 24_576},
+        "qwen3-4b",
+    ),
+)
+READY = TrayView(
+    Status(EngineStatus("CPU", "no NVIDIA GPU found"), (QWEN,), (), NOTICES),
+    "http://127.0.0.1:27182/v1",
+    {"qwen3-4b": "Qwen3-4B", "gemma-3-270m": "Gemma-3-270M"},
+    zone=UTC,
+)
+
+
+def _with(*children: ChildStatus, notices: tuple[NoticeStatus, ...] = ()) -> TrayView:
+    return replace(READY, status=replace(READY.status, children=children, notices=notices))
+
+
+SCENES = {
+    "ready": READY,
+    "answering": _with(replace(QWEN, busy=1), notices=NOTICES),
+    "loading": _with(replace(QWEN, model="gemma-3-270m", state=ChildState.LOADING, progress=0.42), notices=NOTICES[:1]),
+    "reduced": _with(
+        replace(QWEN, window=replace(QWEN.window, allocated=24_576, working=24_576, bound_by="brake")),
+        notices=NOTICES,
+    ),
+    "empty": _with(),
+    "problem": replace(READY, problem="Port 27182 is taken by another program. Choose another in the settings."),
+}
+
+
+def look(tray: Tray) -> dict[str, Any]:
+    """What is on the screen: the icon's box, the middles of what can be clicked, titles of windows."""
+    icon = tray.findChild(QSystemTrayIcon)
+    menu = QApplication.activePopupWidget()
+    shown = [widget for widget in QApplication.topLevelWidgets() if widget.isVisible()]
+    return {
+        "icon": list(icon.geometry().getRect()) if icon is not None else None,
+        "tooltip": icon.toolTip() if icon is not None else None,
+        "menu": _rows(menu) if isinstance(menu, QMenu) else None,
+        "window": next((_buttons(it) for it in shown if isinstance(it, NoTrayWindow)), None),
+        "minimised": any(it.isMinimized() for it in shown if isinstance(it, NoTrayWindow)),
+        "hint": next((_buttons(it) for it in shown if isinstance(it, QMessageBox)), None),
+        "bubble": [label.text() for bubble in shown if is_bubble(bubble) for label in bubble.findChildren(QLabel)],
+        "clipboard": QApplication.clipboard().text(),
+    }
+
+
+def is_bubble(widget: QWidget) -> bool:
+    """Qt's own bubble, for panels without notifications."""
+    return widget.metaObject().className() == "QBalloonTip"
+
+
+def _rows(menu: QMenu) -> dict[str, list[int]]:
+    return {row.text(): _middle(menu, menu.actionGeometry(row).center()) for row in menu.actions() if row.text()}
+
+
+def _buttons(window: QWidget) -> dict[str, list[int]]:
+    return {button.text(): _middle(button, button.rect().center()) for button in window.findChildren(QPushButton)}
+
+
+def _middle(widget: QWidget, place: QPoint) -> list[int]:
+    point = widget.mapToGlobal(place)
+    return [point.x(), point.y()]
+
+
+async def main(app: QApplication, first: str, patience_ms: int) -> int:
+    """Show the tray until standard input ends."""
+    scene = first
+
+    def act(intent: Intent) -> None:
+        say({"intent": {"kind": type(intent).__name__, **asdict(intent)}})
+
+    lines = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin.buffer)
+    tray = Tray(lambda: SCENES[scene], act, app, poll_ms=100, patience_ms=patience_ms)
+    tray.show()
+    while line := (await lines.readline()).decode():
+        match line.split():
+            case ["scene", name]:
+                scene = name
+                tray.refresh()
+            case ["notify"]:
+                tray.notify("Plimsoll", NOTICES[1].text)
+            case ["look"]:
+                say({"answer": look(tray)})
+            case _:
+                raise ValueError(f"no such command: {line!r}")
+    tray.close()
+    return 0
+
+
+def say(value: dict[str, Any]) -> None:
+    """One line of JSON, at once."""
+    print(json.dumps(value), flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(run(lambda app: main(app, first=sys.argv[1], patience_ms=int(sys.argv[2]))))

@@ -1,0 +1,54 @@
+"""Which engine a machine deserves: the table."""
+
+from __future__ import annotations
+
+import pytest
+
+from engines import select_engine
+from engines.errors import EngineNotBuilt
+from engines.machine import Machine
+from engines.select import Choice, EngineName
+from engines.workshop import usable
+
+
+def machine(system: str, architecture: str, gpus: int | None = None, others: tuple[str, ...] = ()) -> Machine:
+    return Machine(system, architecture, 16 << 30, 8, nvidia_gpus=gpus, other_gpus=others)
+
+
+@pytest.mark.parametrize(
+    ("where", "preference", "force_cpu", "engine", "reason"),
+    [
+        (machine("Darwin", "arm64"), "auto", False, "mlx", "Apple Silicon"),
+        (machine("Darwin", "x86_64"), "auto", False, "cpu", "this Mac has no Apple Silicon"),
+        (machine("Linux", "x86_64", 1), "auto", False, "cuda", "1 NVIDIA GPU found"),
+        (machine("Windows", "AMD64", 2), "auto", False, "cuda", "2 NVIDIA GPUs found"),
+        (machine("Linux", "x86_64", 0), "auto", False, "cpu", "no NVIDIA GPU found"),
+        (machine("Linux", "aarch64", None), "auto", False, "cpu", "no NVIDIA GPU found"),
+        (
+            machine("Linux", "x86_64", 0, ("AMD Radeon",)),
+            "auto",
+            False,
+            "cpu",
+            'no NVIDIA GPU found; AMD Radeon can be tried with engine = "vulkan"',
+        ),
+        (machine("Linux", "x86_64", 1), "cpu", False, "cpu", 'the setting engine = "cpu"'),
+        (machine("Linux", "x86_64", 0), "mlx", False, "mlx", 'the setting engine = "mlx"'),
+        (machine("Linux", "x86_64", 0), "vulkan", False, "vulkan", 'the setting engine = "vulkan"'),
+        (machine("Darwin", "arm64"), "cuda", False, "cuda", 'the setting engine = "cuda"'),
+        (machine("Linux", "x86_64", 1), "cuda", True, "cpu", "PLIMSOLL_FORCE_CPU=1 is set"),
+        (machine("Darwin", "arm64"), "auto", True, "cpu", "PLIMSOLL_FORCE_CPU=1 is set"),
+    ],
+)
+def test_the_engine_and_its_reason(where: Machine, preference: str, force_cpu: bool, engine: str, reason: str) -> None:
+    assert select_engine(where, preference=preference, force_cpu=force_cpu) == Choice(EngineName(engine), reason)
+
+
+def test_an_engine_that_is_not_built_falls_back_to_the_cpu_and_says_so() -> None:
+    choice = usable(Choice(EngineName.CUDA, "1 NVIDIA GPU found"), asked_for=False)
+    assert choice.engine is EngineName.CPU
+    assert choice.reason == "1 NVIDIA GPU found, but the CUDA engine is not built yet in this version"
+
+
+def test_an_engine_that_the_user_asked_for_is_never_replaced() -> None:
+    with pytest.raises(EngineNotBuilt, match="MLX engine is not built yet"):
+        usable(Choice(EngineName.MLX, "the setting"), asked_for=True)
