@@ -95,10 +95,10 @@ class EndpointServer:
         """Take no new requests, end the answers that are being given, close every connection."""
         if self._server is not None:
             self._server.close()
+        if self._answering:  # the host has told them why: they say so to their clients
+            await asyncio.wait(self._answering, timeout=SHUTDOWN_SECONDS)
         for task in self._answering:
             task.cancel()
-        if self._answering:
-            await asyncio.wait(self._answering, timeout=SHUTDOWN_SECONDS)
         await self._runner.cleanup()
 
     @web.middleware

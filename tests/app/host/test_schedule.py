@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from app.host import vocabulary as v
 from app.host.schedule import Policy, Schedule
 
+LARGE = v.Traits()
 SMALL = v.Traits(small=True)
 PINNED = v.Traits(pinned=True)
 BOOM = RuntimeError("boom")
@@ -18,7 +21,7 @@ class Script:
         self.now = 0.0
         self._turn = 0
 
-    def ask(self, model: str, traits: v.Traits = v.Traits(), *, by_user: bool = False) -> int:
+    def ask(self, model: str, traits: v.Traits = LARGE, *, by_user: bool = False) -> int:
         self._turn += 1
         self.effects = self.post(v.TurnAsked(self.now, self._turn, model, traits, by_user))
         return self._turn
@@ -43,7 +46,7 @@ class Script:
     def freed(self, child: int) -> list[v.Effect]:
         return self.post(v.MemoryFreed(self.now, child))
 
-    def loaded(self, model: str, traits: v.Traits = v.Traits(), slots: int = 1) -> int:
+    def loaded(self, model: str, traits: v.Traits = LARGE, slots: int = 1) -> int:
         """Have a model resident and idle; returns its child."""
         turn = self.ask(model, traits)
         (spawn,) = self.effects
@@ -64,7 +67,7 @@ def test_eight_cold_turns_make_one_load_and_are_granted_in_their_order() -> None
     s = Script()
     turns = [s.ask("a") for _ in range(8)]
     assert s.ready(1) == [v.Grant(turns[0], 1)]
-    for before, after in zip(turns, turns[1:], strict=False):
+    for before, after in pairwise(turns):
         assert s.end(before) == [v.Grant(after, 1)]
     assert s.end(turns[-1]) == []
 
