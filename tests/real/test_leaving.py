@@ -105,10 +105,7 @@ async def test_fifty_clients_that_leave_at_once_leave_nothing(start: Any) -> Non
 async def test_a_connection_that_is_reset_in_mid_answer(start: Any) -> None:
     app: Running = start()
     body = json.dumps(chat("endless", stream=True)).encode()
-    head = f"POST /v1/chat/completions HTTP/1.1
-Host: 127.0.0.1
-Content-Length: {len(body)}
-"
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}\r\n"
     reader, writer = await asyncio.open_connection("127.0.0.1", app.facts["port"])
     writer.write(head.encode() + b"Content-Type: application/json\r\n\r\n" + body)
     await reader.readuntil(b'"content":"')
