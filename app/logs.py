@@ -14,6 +14,7 @@ import sys
 import urllib.parse
 from io import TextIOWrapper
 from logging.handlers import RotatingFileHandler
+from pathlib import Path
 from typing import TextIO
 
 from app.paths import PRIVATE_FILE, Home
@@ -26,6 +27,8 @@ SECRET_CHARACTERS = 12
 """Shortest secret that can be registered: shorter ones would black out ordinary words. Ours."""
 MARK = "[redacted]"
 """What stands where a secret stood."""
+CHILD = "child"
+"""The logger of what children print; it has a file of its own and nothing of it reaches ours."""
 OURS = ("app", "engines")
 """The loggers that follow the user's level; libraries speak from WARNING on."""
 
@@ -86,9 +89,16 @@ class LogSetup:
     redactor: Redactor
     """Register every secret here, and redact with it what goes elsewhere than the log."""
 
-    def __init__(self, redactor: Redactor, handlers: tuple[logging.Handler, ...], level: str) -> None:
+    def __init__(
+        self, redactor: Redactor, handlers: tuple[logging.Handler, ...], child: logging.Handler, level: str
+    ) -> None:
         self.redactor = redactor
         self._handlers = handlers
+        self._child = child
+        children = logging.getLogger(CHILD)
+        children.addHandler(child)
+        children.setLevel(logging.DEBUG)
+        children.propagate = False
         self._before = {name: logging.getLogger(name).level for name in ("", *OURS)}
         root = logging.getLogger()
         root.setLevel(logging.WARNING)
@@ -108,23 +118,28 @@ class LogSetup:
             root.removeHandler(handler)
             handler.close()
         self._handlers = ()
+        children = logging.getLogger(CHILD)
+        children.removeHandler(self._child)
+        children.propagate = True
+        self._child.close()
         for name, level in self._before.items():
             logging.getLogger(name).setLevel(level)
         self._before = {}
 
 
 def setup(home: Home, level: str, console: bool = False, redactor: Redactor | None = None) -> LogSetup:
-    """Log to ``home.log_file``, and to stderr with ``console``.
+    """Log to ``home.log_file``, and to stderr with ``console``; what children print to ``home.server_log_file``.
 
     Never fails: a log that can not be written is one sentence on stderr.
     """
     redactor = redactor or Redactor()
-    handlers: list[logging.Handler] = [_PrivateFile(home)]
+    handlers: list[logging.Handler] = [_PrivateFile(home.log_file)]
+    child = _PrivateFile(home.server_log_file)
     if console:
         handlers.append(_Console())
-    for handler in handlers:
+    for handler in (*handlers, child):
         handler.setFormatter(_RedactingFormatter(redactor))
-    return LogSetup(redactor, tuple(handlers), level)
+    return LogSetup(redactor, tuple(handlers), child, level)
 
 
 class _RedactingFormatter(logging.Formatter):
@@ -163,10 +178,10 @@ class _Trouble:
 class _PrivateFile(RotatingFileHandler):
     """Opened at the first record, 0600 from the start."""
 
-    def __init__(self, home: Home) -> None:
-        self._trouble = _Trouble(str(home.log_file))
+    def __init__(self, path: Path) -> None:
+        self._trouble = _Trouble(str(path))
         super().__init__(
-            home.log_file,
+            path,
             maxBytes=LOG_BYTES,
             backupCount=LOG_FILES - 1,
             encoding="utf-8",
@@ -206,4 +221,4 @@ class _Console(logging.StreamHandler[TextIO]):
 
 def _spellings(secret: str) -> set[str]:
     """The secret as it may stand in a text: plain, in JSON, in a URL."""
-    return {secret, json.dumps(secret)[1:-1], urllib.parse.quote(secret, safe="")}
+    return {secret, json.dumps(secret)[1:-1], urllib.parse.quote(secret, safe="", errors="surrogatepass")}

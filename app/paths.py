@@ -96,6 +96,11 @@ class Home:
         return self.logs / "plimsoll.log"
 
     @property
+    def server_log_file(self) -> Path:
+        """What the children print; older ones stand beside it with a number."""
+        return self.logs / "llama-server.log"
+
+    @property
     def child_config(self) -> Path:
         """The configuration folder that children are given: empty, so that nothing stray changes them."""
         return self.root / "child-config"

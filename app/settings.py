@@ -31,8 +31,6 @@ FIRST_PORT, LAST_PORT = 27182, 27199
 """The endpoint's ports: the first free one is taken when none is set."""
 HIGHEST_PORT = 65535
 """The highest TCP port."""
-MAX_SLOTS = 16
-"""Most conversations at once in one child. Ours: each has the whole window's KV cache to pay for."""
 IDLE_SECONDS = 300.0
 """Time after which an unused model is unloaded."""
 WAIT_SECONDS = 600.0
@@ -191,15 +189,6 @@ class Settings(BaseModel):
         "1 or more, or unset",
         "Threads a model computes with; unset takes the physical cores, one left free above 4.",
         ge=1,
-        strict=True,
-    )
-    slots: int = _key(
-        1,
-        "at the next load",
-        f"1 to {MAX_SLOTS}",
-        "Conversations that one model answers at once.",
-        ge=1,
-        le=MAX_SLOTS,
         strict=True,
     )
     max_models: int = _key(1, "at once", "1 or more", "Large models that stay loaded together.", ge=1, strict=True)

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
 
+from aiohttp import web
+
 from app.host.refused import Unserved
 from app.library.names import ModelBroken, ModelNotFound
 
@@ -48,12 +50,30 @@ class ApiError(Exception):
 
     def headers(self) -> dict[str, str]:
         """Headers beside the body."""
-        busy = self.status == HTTPStatus.SERVICE_UNAVAILABLE
-        return {"retry-after": str(RETRY_AFTER_SECONDS)} if busy else {}
+        match self.status:
+            case HTTPStatus.SERVICE_UNAVAILABLE:
+                return {"retry-after": str(RETRY_AFTER_SECONDS)}
+            case HTTPStatus.UNAUTHORIZED:
+                return {"www-authenticate": "Bearer"}
+        return {}
 
     def event(self) -> bytes:
         """The error as the last event of a stream."""
         return b"event: error\ndata: " + json.dumps(self.body(with_status=True)).encode() + b"\n\n"
+
+
+def json_error(error: ApiError) -> web.Response:
+    """An error that could still be sent as a status."""
+    return web.json_response(error.body(), status=error.status, headers=error.headers())
+
+
+def from_fault(error: Exception) -> ApiError:
+    """A fault of ours; the caller logs it."""
+    return ApiError(
+        HTTPStatus.INTERNAL_SERVER_ERROR,
+        "internal_error",
+        f"Plimsoll failed ({type(error).__name__}). The log says more; please report it.",
+    )
 
 
 def from_unserved(error: Unserved) -> ApiError:
@@ -85,13 +105,13 @@ def from_child(status: int, body: bytes) -> ApiError:
     """A llama-server's refusal, put right: its statuses blame itself for what the request did wrong. Pure."""
     try:
         error = json.loads(body)["error"]
-        message, kind = str(error["message"]), str(error.get("type", ""))
-    except (ValueError, KeyError, TypeError):
+        message = str(error["message"])
+        if error.get("type") == "exceed_context_size_error":
+            return overflow(int(error["n_prompt_tokens"]), int(error["n_ctx"]))
+    except (ValueError, KeyError, TypeError, AttributeError):
         return ApiError(
-            HTTPStatus.BAD_GATEWAY, "engine_failed", f"The model's server answered {status} without a word."
+            HTTPStatus.BAD_GATEWAY, "engine_failed", f"The model's server answered {status} without a word. Ask again."
         )
-    if kind == "exceed_context_size_error":
-        return overflow(int(error.get("n_prompt_tokens", 0)), int(error.get("n_ctx", 0)))
     if status < HTTPStatus.INTERNAL_SERVER_ERROR and status != HTTPStatus.UNAUTHORIZED:
         return ApiError(status, "invalid_request", f"The model's server refused the request: {message}")
     if status == HTTPStatus.NOT_IMPLEMENTED:

@@ -69,7 +69,8 @@ def origin_allowed(origin: str, rules: GuardRules) -> bool:
         parts = urlsplit(origin)
     except ValueError:
         return False
-    return parts.scheme in {"http", "https"} and parts.hostname is not None and is_loopback(parts.hostname)
+    name = host_name(parts.netloc)
+    return parts.scheme in {"http", "https"} and name is not None and is_loopback(name)
 
 
 def check_origin(origin: str | None, rules: GuardRules) -> None:
@@ -86,8 +87,10 @@ def check_key(headers: Mapping[str, str], rules: GuardRules) -> None:
     """Compare the key, in constant time."""
     if rules.key is None:
         return
-    given = headers.get("x-api-key") or headers.get("authorization", "").removeprefix("Bearer ").strip()
-    if not hmac.compare_digest(given.encode(), rules.key.encode()):
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    given = headers.get("x-api-key") or (token.strip() if scheme.lower() == "bearer" else "")
+    # Bytes of a header that are not UTF-8 arrive as surrogates.
+    if not hmac.compare_digest(given.encode("utf-8", "surrogateescape"), rules.key.encode()):
         raise ApiError(
             HTTPStatus.UNAUTHORIZED,
             "invalid_api_key",
@@ -124,10 +127,10 @@ def cors_headers(origin: str | None) -> dict[str, str]:
 
 
 def preflight_headers() -> dict[str, str]:
-    """What a browser asks before it sends JSON."""
+    """What a browser asks before it sends JSON. SDKs send headers of their own; ``*`` leaves out authorization."""
     return {
         "access-control-allow-methods": "GET, POST, OPTIONS",
-        "access-control-allow-headers": "authorization, content-type, x-api-key, last-event-id",
+        "access-control-allow-headers": "*, authorization, content-type, x-api-key, last-event-id",
         "access-control-max-age": "600",
     }
 

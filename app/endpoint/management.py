@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict
 from typing import Any
 
@@ -16,6 +17,9 @@ from app.host.host import Host
 from app.host.refused import Unserved
 from app.library.library import Library
 
+EVENT_ID = re.compile(r"[0-9]{1,19}")
+"""Ours have 16 digits; anything else is of nobody and resumes nothing."""
+
 
 class ManagementRoutes:
     """The handlers, over the same host and library as everything else."""
@@ -27,7 +31,7 @@ class ManagementRoutes:
         """What the server adds."""
         return [
             web.get("/api/status", self.status),
-            web.get("/api/events", self.events),
+            web.get("/api/events", self.events, allow_head=False),
             web.post("/api/models/rescan", self.rescan),
             web.post("/api/models/{id:.+}/load", self.load),
             web.post("/api/models/{id:.+}/unload", self.unload),
@@ -66,13 +70,14 @@ class ManagementRoutes:
     async def events(self, request: web.Request) -> web.StreamResponse:
         """Everything that happens, as server-sent events; ``Last-Event-ID`` resumes."""
         last = request.headers.get("last-event-id", "")
+        resume_after = int(last) if EVENT_ID.fullmatch(last) else None
         answer = StreamAnswer(request, request["cors"])
-        with self._bus.subscribe(int(last) if last.isascii() and last.isdigit() else None) as subscription:
+        with self._bus.subscribe(resume_after) as subscription:
             await answer.commit({})
             await answer.comment("events")
             try:
                 async for event in subscription:
-                    await answer.chunk(event_bytes(event))
+                    await answer.events(event_bytes(event))
             finally:
                 answer.release()
         return await answer.finish()

@@ -8,9 +8,9 @@ from typing import Any
 
 from aiohttp import web
 
-from app.endpoint.body import read_json
+from app.endpoint.body import encode, read_json
 from app.endpoint.errors import ApiError, from_library
-from app.endpoint.relay import Call, Relay
+from app.endpoint.relay import CHAT_PATH, COMPLETIONS_PATH, Call, Relay
 from app.endpoint.requests import ChatRequest, Common, CompletionRequest, check, check_media
 from app.endpoint.rewrite import rewrite
 from app.host.host import Host
@@ -42,8 +42,8 @@ class OpenAiRoutes:
         return [
             web.get("/v1/models", self.models),
             web.get("/v1/models/{id:.+}", self.model),
-            web.post("/v1/chat/completions", self.chat),
-            web.post("/v1/completions", self.completions),
+            web.post(CHAT_PATH, self.chat),
+            web.post(COMPLETIONS_PATH, self.completions),
         ]
 
     async def models(self, request: web.Request) -> web.Response:
@@ -65,13 +65,13 @@ class OpenAiRoutes:
         assert isinstance(checked, ChatRequest)
         model = self._chat_model(checked.model)
         check_media(checked.messages, frozenset(model.facts.modalities))
-        return await self._answer(request, "/v1/chat/completions", body, checked, model)
+        return await self._answer(request, CHAT_PATH, body, checked, model)
 
     async def completions(self, request: web.Request) -> web.StreamResponse:
         """POST /v1/completions."""
         body = await read_json(request)
         checked = check(CompletionRequest, body)
-        return await self._answer(request, "/v1/completions", body, checked, self._chat_model(checked.model))
+        return await self._answer(request, COMPLETIONS_PATH, body, checked, self._chat_model(checked.model))
 
     def resolve(self, name: str | None) -> ModelRecord:
         """The model a request means. Raises ``ApiError``."""
@@ -101,7 +101,7 @@ class OpenAiRoutes:
     async def _answer(
         self, request: web.Request, path: str, body: dict[str, Any], checked: Common, model: Model
     ) -> web.StreamResponse:
-        call = Call(model, path, rewrite(body, model.id), bool(checked.stream))
+        call = Call(model, path, encode(rewrite(body, model.id)), bool(checked.stream))
         headers: dict[str, str] = request["cors"]
         if call.stream:
             return await self._relay.stream(request, call, headers)
@@ -118,7 +118,7 @@ class OpenAiRoutes:
         return {
             "id": record.id,
             "object": "model",
-            "created": 0,
+            "created": int(record.modified),
             "owned_by": "plimsoll",
             "name": record.name,
             "aliases": list(record.aliases),

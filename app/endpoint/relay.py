@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -11,13 +12,17 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
-from app.endpoint.errors import ApiError, from_child, from_unserved
-from app.endpoint.stream import DONE, ERROR_STARTS, EVENT_END, StreamAnswer, split_events
+from app.endpoint.errors import ApiError, from_child, from_fault, from_unserved
+from app.endpoint.stream import DONE, ERROR_STARTS, StreamAnswer, split_events
 from app.host.host import Host, Turn, WaitView
 from app.host.model import Model
 from app.host.refused import Unserved
 from app.host.vocabulary import WaitReason
 
+log = logging.getLogger(__name__)
+
+CHAT_PATH = "/v1/chat/completions"
+COMPLETIONS_PATH = "/v1/completions"
 COMMIT_SECONDS = 2.0
 """A streaming client gets its headers after this long, so that editors do not time out."""
 LAST_WORDS_SECONDS = 2.0
@@ -31,7 +36,8 @@ class Call:
 
     model: Model
     path: str
-    body: Mapping[str, Any]
+    body: bytes
+    """JSON."""
     stream: bool
 
 
@@ -78,6 +84,11 @@ class Relay:
             if not answer.committed:
                 raise
             await answer.error(error)
+        except Exception as error:
+            if not answer.committed or isinstance(error, ConnectionError):
+                raise
+            log.exception("a stream of %s failed by a fault of ours", call.model.id)
+            await answer.error(from_fault(error))
         finally:
             answer.release()
         return await answer.finish()
@@ -107,7 +118,8 @@ class Relay:
                 if upstream.status != HTTPStatus.OK:
                     raise from_child(upstream.status, await upstream.read())
                 await answer.commit(turn_headers(turn))
-                await self._pump(upstream, answer, turn, late=late)
+                extra = turn_object(turn, call.path) if late or turn.notices else None
+                await self._pump(upstream, answer, turn, extra)
             except UPSTREAM_ERRORS as error:
                 raise await _lost(turn, error) from error
             finally:
@@ -115,33 +127,29 @@ class Relay:
                 if opening.done() and not opening.cancelled() and opening.exception() is None:
                     opening.result().close()
 
-    async def _pump(self, upstream: aiohttp.ClientResponse, answer: StreamAnswer, turn: Turn, *, late: bool) -> None:
-        """Pass the child's bytes on until its stream is complete."""
-        extra = turn_object(turn) if late or turn.notices else None
+    async def _pump(
+        self, upstream: aiohttp.ClientResponse, answer: StreamAnswer, turn: Turn, extra: Mapping[str, Any] | None
+    ) -> None:
+        """Pass the child's events on, unchanged, until its stream is complete; ``extra`` stands before the last."""
         turn.broken.add_done_callback(lambda _: upstream.close())
         rest, ended = b"", False
         async for data in upstream.content.iter_any():
-            if extra is None and not data.startswith(ERROR_STARTS):
-                rest = (rest + data)[-len(DONE) :]
-                ended = rest == DONE
-                await answer.chunk(data)
-                continue
-            events, rest = split_events(rest + data if extra is not None else data)
+            events, rest = split_events(rest + data)
             for event in events:
                 if event.startswith(ERROR_STARTS):
                     raise from_child(HTTPStatus.INTERNAL_SERVER_ERROR, event.split(b": ", 1)[1])
                 if event == DONE and extra is not None:
                     await answer.object(extra)
-                ended = event == DONE
-                await answer.chunk(event)
+                ended = ended or event == DONE
+                await answer.events(event)
         if not ended:
             raise await _lost(turn, None)
 
     def _post(self, call: Call, turn: Turn) -> aiohttp.client._RequestContextManager:
         return self._session.post(
             f"http://127.0.0.1:{turn.child.port}{call.path}",
-            json=dict(call.body),
-            headers={"authorization": f"Bearer {turn.child.key}"},
+            data=call.body,
+            headers={"authorization": f"Bearer {turn.child.key}", "content-type": "application/json"},
         )
 
 
@@ -197,14 +205,16 @@ def turn_headers(turn: Turn) -> dict[str, str]:
     return {name: str(value) for name, value in named.items() if value is not None}
 
 
-def turn_object(turn: Turn) -> dict[str, Any]:
-    """The same as the last chunk of a stream; its empty delta does not disturb a client that reads choices[0]."""
+def turn_object(turn: Turn, path: str) -> dict[str, Any]:
+    """The same as the last chunk of a stream; its empty choice does not disturb a client that reads choices[0]."""
+    chat = path == CHAT_PATH
+    empty: dict[str, Any] = {"delta": {}} if chat else {"text": ""}
     return {
-        "object": "chat.completion.chunk",
+        "object": "chat.completion.chunk" if chat else "text_completion",
         "id": f"plimsoll-{turn.id}",
         "created": 0,
         "model": turn.model.id,
-        "choices": [{"index": 0, "delta": {}, "text": "", "finish_reason": None}],
+        "choices": [{"index": 0, **empty, "finish_reason": None}],
         "plimsoll": turn_facts(turn),
     }
 
@@ -219,6 +229,3 @@ def wait_text(model: Model, view: WaitView) -> str:
             return f"making room for {model.name}"
         case WaitReason.QUEUED:
             return f"waiting for {model.name}, {view.ahead} ahead"
-
-
-__all__ = ["COMMIT_SECONDS", "EVENT_END", "Call", "Relay", "turn_headers", "wait_text"]

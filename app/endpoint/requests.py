@@ -114,7 +114,7 @@ def _check_part(part: Mapping[str, Any], place: str, modalities: frozenset[str])
                 raise _bad(place, "audio must be sent as base64 in input_audio.data")
             needed = "audio"
         case _:
-            raise _bad(place, f"the type {kind!r} is not one of text, image_url, input_audio")
+            raise _bad(place, "its type is not one of text, image_url, input_audio")
     if needed not in modalities:
         raise ApiError(
             HTTPStatus.BAD_REQUEST,

@@ -41,7 +41,7 @@ def developer_is_system(body: Body) -> Body:
     """Role ``developer`` to ``system``."""
     messages = body.get("messages")
     if isinstance(messages, list):
-        body["messages"] = [{**m, "role": "system"} if m.get("role") == "developer" else m for m in messages]
+        body["messages"] = [{**m, "role": "system"} if _is_developer(m) else m for m in messages]
     return body
 
 
@@ -50,14 +50,13 @@ def enforce_named_tool(body: Body) -> Body:
     choice = body.get("tool_choice")
     if not isinstance(choice, Mapping):
         return body
-    function = choice.get("function")
-    name = function.get("name") if isinstance(function, Mapping) else None
-    tools = [t for t in body.get("tools") or [] if (t.get("function") or {}).get("name") == name]
+    name, given = _function_name(choice), body.get("tools")
+    tools = [tool for tool in given if _function_name(tool) == name] if isinstance(given, list) else []
     if name is None or not tools:
         raise ApiError(
             HTTPStatus.BAD_REQUEST,
             "invalid_request",
-            f"tool_choice names {name!r}, which tools does not hold.",
+            "tool_choice names no function that tools holds. Name one of them, or send auto, none or required.",
             "tool_choice",
         )
     return {**body, "tools": tools, "tool_choice": "required"}
@@ -69,6 +68,16 @@ def enforce_json_object(body: Body) -> Body:
     if isinstance(wanted, Mapping) and wanted.get("type") == "json_object" and "schema" not in wanted:
         body["response_format"] = {"type": "json_object", "schema": {"type": "object"}}
     return body
+
+
+def _is_developer(message: object) -> bool:
+    return isinstance(message, Mapping) and message.get("role") == "developer"
+
+
+def _function_name(tool: object) -> str | None:
+    function = tool.get("function") if isinstance(tool, Mapping) else None
+    name = function.get("name") if isinstance(function, Mapping) else None
+    return name if isinstance(name, str) else None
 
 
 TABLE = (

@@ -11,8 +11,8 @@ from http import HTTPStatus
 from aiohttp import web
 
 from app.endpoint import guard
-from app.endpoint.connection import KEEPALIVE_SECONDS, Deadline, deadline_of
-from app.endpoint.errors import ApiError
+from app.endpoint.connection import Connection
+from app.endpoint.errors import ApiError, from_fault, json_error
 
 log = logging.getLogger(__name__)
 
@@ -73,9 +73,7 @@ class EndpointServer:
         self._runner = web.AppRunner(
             application,
             handler_cancellation=True,  # a client that leaves frees its slot at once
-            keepalive_timeout=KEEPALIVE_SECONDS,
             shutdown_timeout=SHUTDOWN_SECONDS,
-            access_log=None,
         )
         self._server: asyncio.Server | None = None
 
@@ -89,7 +87,7 @@ class EndpointServer:
         await self._runner.setup()
         server = self._runner.server
         assert server is not None
-        self._server = await asyncio.get_running_loop().create_server(lambda: Deadline(server()), sock=self._listener)
+        self._server = await asyncio.get_running_loop().create_server(lambda: Connection(server), sock=self._listener)
 
     async def stop(self) -> None:
         """Take no new requests, end the answers that are being given, close every connection."""
@@ -103,9 +101,9 @@ class EndpointServer:
 
     @web.middleware
     async def _guarded(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        deadline = deadline_of(request)
-        if deadline is not None:
-            deadline.begun()
+        connection = request.protocol
+        assert isinstance(connection, Connection)
+        connection.begun()
         task = asyncio.current_task()
         assert task is not None
         self._answering.add(task)
@@ -116,21 +114,16 @@ class EndpointServer:
             response = json_error(error)
         except web.HTTPException as error:
             response = json_error(_routing_error(request, error))
+            if "allow" in error.headers:
+                response.headers["allow"] = error.headers["allow"]
         except ConnectionError:  # the client left while it was written to; nobody reads an answer
             raise
         except Exception as error:
             log.exception("%s %s failed by a fault of ours", request.method, request.path)
-            response = json_error(
-                ApiError(
-                    HTTPStatus.INTERNAL_SERVER_ERROR,
-                    "internal_error",
-                    f"Plimsoll failed ({type(error).__name__}). The log says more; please report it.",
-                )
-            )
+            response = json_error(from_fault(error))
         finally:
             self._answering.discard(task)
-            if deadline is not None:
-                deadline.ended()
+            connection.ended()
         if not response.prepared:
             response.headers.update(request["cors"])
         return response
@@ -153,11 +146,6 @@ class EndpointServer:
 async def health(request: web.Request) -> web.Response:
     """Public; needs no model."""
     return web.json_response({"status": "ok"})
-
-
-def json_error(error: ApiError) -> web.Response:
-    """An error that could still be sent as a status."""
-    return web.json_response(error.body(), status=error.status, headers=error.headers())
 
 
 def _routing_error(request: web.Request, error: web.HTTPException) -> ApiError:

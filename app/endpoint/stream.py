@@ -32,12 +32,14 @@ def split_events(data: bytes) -> tuple[list[bytes], bytes]:
 class StreamAnswer:
     """One streamed answer. All methods run on the loop."""
 
-    def __init__(self, request: web.Request, extra_headers: Mapping[str, str]) -> None:
+    def __init__(
+        self, request: web.Request, extra_headers: Mapping[str, str], silence: float = SILENCE_SECONDS
+    ) -> None:
         self._request = request
+        self._silence = silence
         self._headers = dict(extra_headers)
         self.response: web.StreamResponse | None = None
         self._last_write = 0.0
-        self._inside_event = False
         self._pulse: asyncio.Task[None] | None = None
 
     @property
@@ -60,12 +62,10 @@ class StreamAnswer:
 
     async def comment(self, text: str) -> None:
         """A line that clients skip."""
-        if not self._inside_event:
-            await self._write(f": {text}\n\n".encode())
+        await self._write(f": {text}\n\n".encode())
 
-    async def chunk(self, data: bytes) -> None:
-        """Bytes of the child, unchanged."""
-        self._inside_event = not data.endswith(EVENT_END)
+    async def events(self, data: bytes) -> None:
+        """Whole events, unchanged."""
         await self._write(data)
 
     async def object(self, value: Mapping[str, Any]) -> None:
@@ -73,10 +73,7 @@ class StreamAnswer:
         await self._write(b"data: " + json.dumps(value).encode() + EVENT_END)
 
     async def error(self, error: ApiError) -> None:
-        """The last event. A half-sent one is ended first."""
-        if self._inside_event:
-            await self._write(EVENT_END)
-        self._inside_event = False
+        """The last event."""
         await self._write(error.event())
 
     async def finish(self) -> web.StreamResponse:
@@ -103,10 +100,9 @@ class StreamAnswer:
     async def _keep_alive(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            await asyncio.sleep(max(0.0, self._last_write + SILENCE_SECONDS - loop.time()))
-            if loop.time() - self._last_write >= SILENCE_SECONDS:
+            await asyncio.sleep(max(0.0, self._last_write + self._silence - loop.time()))
+            if loop.time() - self._last_write >= self._silence:
                 try:
                     await self.comment("still working")
                 except ConnectionError:  # the client is gone; the handler hears of it by its cancellation
                     return
-                self._stamp()

@@ -34,6 +34,8 @@ class ModelRecord:
     """The file's name without its ending and its part number."""
     size_bytes: int
     """All parts and the projector, on disk."""
+    modified: float = 0.0
+    """When its first file was changed last: Unix time in seconds."""
     facts: ModelFacts | None = None
     """None when the model is broken."""
     broken: str | None = None

@@ -20,6 +20,9 @@ from engines.artifact.picker import beside, choose, families, parts_of
 
 log = logging.getLogger(__name__)
 
+NANOSECONDS = 1_000_000_000
+"""A second's."""
+
 Stamp = tuple[tuple[str, int, int] | bool, ...]
 """What a model's facts depend on: path, size (bytes) and time of change (ns) of every file, and its company."""
 
@@ -145,6 +148,7 @@ def _record(model: _Found, stem: str, known: Known) -> ModelRecord:
         path=model.path,
         stem=stem,
         size_bytes=size,
+        modified=max(0, _file_stamp(model.path)[2]) / NANOSECONDS,
         facts=facts,
         broken=known.broken,
         repository=repository(model.path, model.folder),

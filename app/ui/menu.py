@@ -239,7 +239,7 @@ def _unload(view: TrayView) -> tuple[Entry, ...]:
 
 def _machine(view: TrayView) -> tuple[Entry, ...]:
     engine = view.status.engine
-    line = f"Engine: {engine.name}" + (f" — {engine.reason}" if engine.reason else "")
+    line = f"Engine: {engine.name.upper()}" + (f" — {engine.reason}" if engine.reason else "")
     recent = tuple(_notice(notice, view.zone) for notice in view.status.notices[: -RECENT_NOTICES - 1 : -1])
     return (
         Label(line),

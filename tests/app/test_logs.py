@@ -256,3 +256,13 @@ def test_a_log_without_a_stderr_to_complain_on_stays_quiet(
     running.close()
     monkeypatch.undo()
     assert capsys.readouterr() == ("", "")
+
+
+def test_what_children_print_has_a_private_file_of_its_own(here: Home) -> None:
+    setup = logs.setup(here, "info")
+    setup.redactor.register("a-secret-of-ours")
+    logging.getLogger(logs.CHILD).debug("tiny: a-secret-of-ours %d", 1)
+    setup.close()
+    assert here.server_log_file.read_text().endswith(f"tiny: {logs.MARK} 1\n")
+    assert here.server_log_file.stat().st_mode & 0o777 == 0o600
+    assert not here.log_file.exists()

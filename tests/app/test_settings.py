@@ -44,7 +44,6 @@ def test_every_key_is_read() -> None:
         default_model = "Qwen3-4B"
         window = 8192
         threads = 3
-        slots = 2
         max_models = 2
         idle_seconds = 0
         pinned = ["a", "b"]
@@ -66,7 +65,6 @@ def test_every_key_is_read() -> None:
         "default_model": "Qwen3-4B",
         "window": 8192,
         "threads": 3,
-        "slots": 2,
         "max_models": 2,
         "idle_seconds": 0,
         "pinned": ("a", "b"),
@@ -109,7 +107,6 @@ def test_settings_do_not_change() -> None:
         ("window = 4096.0", "window = 4096.0", "256 to 10,000,000 tokens"),
         ("[window]\nx = 1", "window = ", "256 to 10,000,000 tokens"),
         ("threads = 0", "threads = 0", "1 or more"),
-        ("slots = 17", "slots = 17", "1 to 16"),
         ("max_models = 0", "max_models = 0", "1 or more"),
         ("idle_seconds = -1", "idle_seconds = -1", "0 or more"),
         ("idle_seconds = inf", "idle_seconds", "0 or more"),
@@ -130,8 +127,8 @@ def test_a_refusal_names_the_key_and_what_is_allowed(line: str, where: str, allo
 
 
 def test_every_wrong_key_is_named_at_once() -> None:
-    sentence = refusal('port = -1\nslots = 99\nwindwo = 1\n"a.b" = 2')
-    assert all(name in sentence for name in ("port", "slots", "windwo", "a.b"))
+    sentence = refusal('port = -1\nmax_models = 0\nwindwo = 1\n"a.b" = 2')
+    assert all(name in sentence for name in ("port", "max_models", "windwo", "a.b"))
 
 
 @pytest.mark.parametrize(
@@ -151,7 +148,7 @@ def test_an_unknown_key_is_told_close_ones(line: str, said: str) -> None:
 @pytest.mark.parametrize(
     ("text", "place"),
     [
-        ("port = 1\nslots = \n", "line 2, column 9"),
+        ("port = 1\nmax_models = \n", "line 2, column 14"),
         ("port = 1\nport = 2\n", "line 2, column 9"),
         ('port = 1\nhost = """x', "line 2, column 12"),
         ("port", "line 1, column 5"),
@@ -194,8 +191,8 @@ def test_the_lan_needs_a_key(host: str, reachable: bool) -> None:
 
 @pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
 def test_a_windows_file_is_read(tmp_path: Path, mark: bytes) -> None:
-    (tmp_path / "settings.toml").write_bytes(mark + b"port = 1\r\nslots = 2\r\n")
-    assert load(tmp_path / "settings.toml") == Settings(port=1, slots=2)
+    (tmp_path / "settings.toml").write_bytes(mark + b"port = 1\r\nmax_models = 2\r\n")
+    assert load(tmp_path / "settings.toml") == Settings(port=1, max_models=2)
 
 
 def test_a_file_in_another_encoding_names_the_place(tmp_path: Path) -> None:
@@ -395,9 +392,9 @@ def test_any_variable_is_read_or_named(name: str, text: str) -> None:
 
 
 def test_the_environments_window_wins() -> None:
-    settings = Settings(window=8192, slots=2)
+    settings = Settings(window=8192, max_models=2)
     assert Environment().over(settings) is settings
-    assert Environment(ctx=4096).over(settings) == Settings(window=4096, slots=2)
+    assert Environment(ctx=4096).over(settings) == Settings(window=4096, max_models=2)
 
 
 def test_force_cpu_is_off_at_zero() -> None:

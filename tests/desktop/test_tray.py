@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PySide6.QtCore import QPoint, QRect
+from PySide6.QtGui import QImage
 
 from tests.fixtures.tray_watcher import watching
 from tests.fixtures.xvfb import PATIENCE, POLL, Desktop, desktop
@@ -73,11 +75,13 @@ class Program:
         await self._process.stdin.drain()
 
     async def intent(self) -> dict[str, Any]:
-        return (await self._line())["intent"]
+        intent: dict[str, Any] = (await self._line())["intent"]
+        return intent
 
     async def look(self) -> dict[str, Any]:
         await self.tell("look")
-        return (await self._line())["answer"]
+        answer: dict[str, Any] = (await self._line())["answer"]
+        return answer
 
     async def look_until(self, condition: Callable[[dict[str, Any]], bool], what: str) -> dict[str, Any]:
         seen: dict[str, Any] = {}
@@ -101,7 +105,8 @@ class Program:
         async with asyncio.timeout(PATIENCE):
             line = await self._process.stdout.readline()
         assert line, f"the program ended: {await self.end()}"
-        return json.loads(line)
+        value: dict[str, Any] = json.loads(line)
+        return value
 
 
 @asynccontextmanager
@@ -125,12 +130,9 @@ async def started(where: Desktop, scene: str, patience_ms: int = NEVER_MS) -> As
             await process.communicate()
 
 
-async def appeared(where: Desktop, title: str) -> str:
-    """Id of the window with this title, once the window manager has shown it and given it the focus."""
-    async with asyncio.timeout(PATIENCE):
-        while (window := where.active_window(title)) is None:
-            await asyncio.sleep(POLL)
-    return window
+async def active(program: Program, window: str) -> dict[str, Any]:
+    """What is on the screen once a window of this class has the focus: its place is final by then."""
+    return await program.look_until(lambda it: it["active"] == window, f"{window} to have the focus")
 
 
 def middle(box: list[int]) -> tuple[int, int]:
@@ -141,13 +143,15 @@ def middle(box: list[int]) -> tuple[int, int]:
 async def open_menu(program: Program, where: Desktop, button: int) -> dict[str, list[int]]:
     """Click on the icon and return the place of each entry of the menu that opens."""
     where.click(*middle(await embedded(program)), button)
-    return (await program.look_until(lambda it: bool(it["menu"]), "the menu"))["menu"]
+    menu: dict[str, list[int]] = (await program.look_until(lambda it: bool(it["menu"]), "the menu"))["menu"]
+    return menu
 
 
 async def embedded(program: Program) -> list[int]:
     """Box of the icon, once it sits at the right end of the panel."""
     seen = await program.look_until(lambda it: it["icon"] and it["icon"][0] > 0, "the icon in the panel")
-    return seen["icon"]
+    box: list[int] = seen["icon"]
+    return box
 
 
 async def test_right_click_opens_the_menu_and_quit_is_forwarded(panel: Desktop, tmp_path: Path) -> None:
@@ -200,6 +204,27 @@ async def test_a_notice_is_a_bubble(panel: Desktop, tmp_path: Path) -> None:
         seen = await program.look_until(lambda it: bool(it["bubble"]), "the bubble")
         panel.screenshot(tmp_path / "tray-notice.png")
         assert "Window reduced to 24,576 tokens: the system is short of memory." in seen["bubble"]
+
+
+async def test_the_icon_in_the_panel_follows_the_state(panel: Desktop, tmp_path: Path) -> None:
+    def picture(scene: str) -> QImage:
+        return QImage(str(panel.screenshot(tmp_path / f"tray-icon-{scene}.png"))).copy(box)
+
+    async with started(panel, "empty") as program:
+        box = QRect(*await embedded(program))
+        shown: list[QImage] = []
+        for scene in ("empty", "loading", "ready", "reduced", "problem"):
+            await program.tell(f"scene {scene}")
+            async with asyncio.timeout(PATIENCE):
+                while (seen := picture(scene)) in shown or not is_drawn(seen):
+                    await asyncio.sleep(POLL)
+            shown.append(seen)
+
+
+def is_drawn(picture: QImage) -> bool:
+    """Whether anything but the even panel is there."""
+    places = [QPoint(x, y) for x in range(picture.width()) for y in range(picture.height())]
+    return len({picture.pixel(place) for place in places}) > 4
 
 
 async def test_hosts_read_the_menu_and_click_through_dbus(bare: Desktop) -> None:
@@ -264,8 +289,7 @@ async def test_a_panel_that_comes_late_gets_the_icon(bare: Desktop) -> None:
 
 async def test_without_a_tray_a_window_shows_the_same_entries(bare: Desktop, tmp_path: Path) -> None:
     async with started(bare, "ready", patience_ms=0) as program:
-        await appeared(bare, "Plimsoll")
-        buttons = (await program.look())["window"]
+        buttons = (await active(program, "NoTrayWindow"))["window"]
         assert list(buttons) == ["Copy address", "Unload Qwen3-4B", "Open models folder", "Open log", "Quit"]
         bare.screenshot(tmp_path / "no-tray.png")
         bare.click(*buttons["Unload Qwen3-4B"])
@@ -276,14 +300,15 @@ async def test_without_a_tray_a_window_shows_the_same_entries(bare: Desktop, tmp
 
 async def test_closing_the_window_minimises_it_and_says_so_once(bare: Desktop, tmp_path: Path) -> None:
     async with started(bare, "ready", patience_ms=0) as program:
-        window = await appeared(bare, "Plimsoll")
+        await active(program, "NoTrayWindow")
+        window = bare.active_window()
         bare.key("alt+F4")
-        seen = await program.look_until(lambda it: bool(it["hint"]), "the hint")
+        seen = await active(program, "QMessageBox")
         bare.screenshot(tmp_path / "no-tray-hint.png")
         bare.click(*seen["hint"]["OK"])
         await program.look_until(lambda it: it["minimised"], "the window to be minimised")
         bare.restore(window)
-        await program.look_until(lambda it: not it["minimised"], "the window to come back")
+        await active(program, "NoTrayWindow")
         bare.key("alt+F4")
         seen = await program.look_until(lambda it: it["minimised"], "the window to be minimised again")
         assert seen["hint"] is None

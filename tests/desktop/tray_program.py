@@ -17,7 +17,7 @@ from dataclasses import asdict, replace
 from datetime import UTC
 from typing import Any
 
-from PySide6.QtCore import QPoint
+from PySide6.QtCore import QPoint, QRect
 from PySide6.QtWidgets import QApplication, QLabel, QMenu, QMessageBox, QPushButton, QSystemTrayIcon, QWidget
 
 from app.host.status import (
@@ -86,15 +86,20 @@ def look(tray: Tray) -> dict[str, Any]:
     menu = QApplication.activePopupWidget()
     shown = [widget for widget in QApplication.topLevelWidgets() if widget.isVisible()]
     return {
-        "icon": list(icon.geometry().getRect()) if icon is not None else None,
+        "icon": _box(icon.geometry()) if icon is not None else None,
         "tooltip": icon.toolTip() if icon is not None else None,
         "menu": _rows(menu) if isinstance(menu, QMenu) else None,
+        "active": type(QApplication.activeWindow()).__name__,
         "window": next((_buttons(it) for it in shown if isinstance(it, NoTrayWindow)), None),
         "minimised": any(it.isMinimized() for it in shown if isinstance(it, NoTrayWindow)),
         "hint": next((_buttons(it) for it in shown if isinstance(it, QMessageBox)), None),
         "bubble": [label.text() for bubble in shown if is_bubble(bubble) for label in bubble.findChildren(QLabel)],
         "clipboard": QApplication.clipboard().text(),
     }
+
+
+def _box(rect: QRect) -> list[int]:
+    return [rect.x(), rect.y(), rect.width(), rect.height()]
 
 
 def is_bubble(widget: QWidget) -> bool:

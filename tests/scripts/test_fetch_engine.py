@@ -37,12 +37,13 @@ def served(tmp_path):
             pass
 
         def do_GET(self):
-            if not self.path.endswith("cut"):
-                return super().do_GET()
-            self.send_response(200)
-            self.send_header("Content-Length", "100")
-            self.end_headers()
-            self.wfile.write(b"half")
+            if self.path.endswith("cut"):
+                self.send_response(200)
+                self.send_header("Content-Length", "100")
+                self.end_headers()
+                self.wfile.write(b"half")
+            else:
+                super().do_GET()
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
@@ -116,9 +117,14 @@ def test_a_failed_fetch_leaves_the_folder_as_it_was(tmp_path):
     folder = EngineFolder(tmp_path / "cpu")
     folder.bin.mkdir(parents=True)
     folder.program.write_text("old")
-    with pytest.raises(SetupError), folder.staged() as fresh:
-        fresh.program.write_text("new")
-        raise SetupError("engine", "does not run")
+
+    def fetch_one_that_does_not_run():
+        with folder.staged() as fresh:
+            fresh.program.write_text("new")
+            raise SetupError("engine", "does not run")
+
+    with pytest.raises(SetupError):
+        fetch_one_that_does_not_run()
     assert folder.program.read_text() == "old"
     assert [entry.name for entry in tmp_path.iterdir()] == ["cpu"]
 

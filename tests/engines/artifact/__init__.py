@@ -1,0 +1,1 @@
+"""Tests of what model files say about themselves."""
