@@ -35,6 +35,7 @@ class Ticket:
     id: int
     model: Model
     asked: float
+    by_user: bool
     granted: asyncio.Future[Child]
     broken: asyncio.Future[Unserved]
     wait: v.Wait | None = None
@@ -121,7 +122,7 @@ class Host:
         """
         loop = asyncio.get_running_loop()
         self._last_id += 1
-        ticket = Ticket(self._last_id, model, self.clock(), loop.create_future(), loop.create_future())
+        ticket = Ticket(self._last_id, model, self.clock(), by_user, loop.create_future(), loop.create_future())
         self._tickets[ticket.id] = ticket
         self._models[model.id] = model
         self._post(v.TurnAsked(ticket.asked, ticket.id, model.id, model.traits, by_user))
@@ -150,6 +151,10 @@ class Host:
     def unload(self, model_id: str) -> None:
         """Have a model gone: its load is cancelled at once, its answer finished first."""
         self._post(v.UnloadAsked(self.clock(), model_id))
+
+    def pin(self, model_id: str, *, pinned: bool) -> None:
+        """Keep a model loaded, or no longer; acts on the child that runs now as on later turns."""
+        self._post(v.PinChanged(self.clock(), model_id, pinned))
 
     def tick(self) -> None:
         """Let time pass; the monitor calls it."""
@@ -189,7 +194,7 @@ class Host:
             if r.id in self._schedule.children
         ]
         waits = [
-            view.waiting_status(t.id, t.model.id, now - t.asked, t.wait)
+            view.waiting_status(t.id, t.model.id, now - t.asked, t.wait, by_user=t.by_user)
             for t in self._tickets.values()
             if not t.granted.done()
         ]

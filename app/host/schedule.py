@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from app.host import vocabulary as v
@@ -126,6 +126,9 @@ class Schedule:
                 self._memory_freed(now, id_)
             case v.UnloadAsked(_, model):
                 self._unload_asked(model)
+            case v.PinChanged(_, model, pinned):
+                for child in self._of(model):
+                    child.traits = replace(child.traits, pinned=pinned)
             case v.Closing():
                 self._close()
             case v.Tick(now):
@@ -196,6 +199,8 @@ class Schedule:
             self._spawn(child.model, child.traits, now, v.SpawnReason.BRAKE, child.cap)
 
     def _unload_asked(self, model: str) -> None:
+        for item in [i for i in self.waiting.values() if i.model == model and i.by_user]:
+            self._refuse(item.id, v.LoadCancelled())
         for child in self._of(model):
             child.respawn = False
             if child.phase is Phase.LOADING:

@@ -70,6 +70,9 @@ class ChildStatus:
     window: WindowStatus
     memory: MemoryStatus
     brake: BrakeStatus = BrakeStatus()
+    load_seconds: float | None = None
+    """From spawn to ready."""
+    pinned: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,9 @@ class WaitingStatus:
     model: str
     seconds: float
     reason: str
+    """``loading``, ``queued`` (behind others of its model, or until an answer of another ends) or ``switching``."""
+    by_user: bool = False
+    """The user chose the model: a load without a question."""
 
 
 @dataclass(frozen=True, slots=True)

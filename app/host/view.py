@@ -28,12 +28,15 @@ def child_status(
             bill=dict(plan.memory.bill) if plan is not None else {},
         ),
         brake=BrakeStatus(cap=scheduled.cap),
+        load_seconds=round(child.load_seconds, 3) if child is not None else None,
+        pinned=scheduled.traits.pinned,
     )
 
 
-def waiting_status(turn: int, model: str, seconds: float, wait: v.Wait | None) -> WaitingStatus:
+def waiting_status(turn: int, model: str, seconds: float, wait: v.Wait | None, *, by_user: bool) -> WaitingStatus:
     """One turn that waits."""
-    return WaitingStatus(turn, model, seconds, wait.reason.value if wait is not None else v.WaitReason.QUEUED)
+    reason = wait.reason if wait is not None else v.WaitReason.QUEUED
+    return WaitingStatus(turn, model, seconds, reason.value, by_user)
 
 
 def _window(plan: LaunchPlan | None, child: Child | None) -> WindowStatus:

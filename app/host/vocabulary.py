@@ -139,10 +139,19 @@ class MemoryFreed:
 
 @dataclass(frozen=True, slots=True)
 class UnloadAsked:
-    """The user wants a model gone: a load is cancelled at once, an answer is finished first."""
+    """The user wants a model gone: a load is cancelled at once, asked-for or begun; an answer is finished first."""
 
     now: float
     model: str
+
+
+@dataclass(frozen=True, slots=True)
+class PinChanged:
+    """The user pinned a model or let it go."""
+
+    now: float
+    model: str
+    pinned: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +180,7 @@ Event = (
     | LoadFailed
     | MemoryFreed
     | UnloadAsked
+    | PinChanged
     | Closing
     | Tick
 )

@@ -305,6 +305,28 @@ def test_unloading_cancels_a_load_at_once_and_says_so_to_those_who_wait() -> Non
     assert s.freed(1) == []
 
 
+def test_unloading_takes_back_a_load_that_the_user_asked_for_and_that_still_waits() -> None:
+    s = Script()
+    answering = s.ask("a")
+    s.ready(1)
+    chosen, asked = s.ask("b", by_user=True), s.ask("b")
+    assert s.post(v.UnloadAsked(0, "b")) == [v.Refuse(chosen, v.LoadCancelled())]
+    s.end(answering)
+    assert s.freed(1) == [v.Spawn(2, "b")]
+    assert s.ready(2) == [v.Grant(asked, 2)]
+
+
+def test_pinning_acts_on_the_child_that_runs() -> None:
+    s = Script(idle_seconds=300)
+    s.loaded("a")
+    s.post(v.PinChanged(0, "a", True))
+    assert s.later(1000) == []
+    other = s.ask("b")
+    assert s.effects == [v.Refuse(other, v.PinnedInTheWay("a"))]
+    assert s.post(v.PinChanged(s.now, "a", False)) == []
+    assert s.later(1000) == [v.Stop(1, v.StopReason.IDLE)]
+
+
 def test_a_stop_that_was_asked_for_is_never_a_crash() -> None:
     s = Script()
     for child in range(1, 6):

@@ -121,6 +121,10 @@ class AnySequence(RuleBasedStateMachine):
         self.stopping.discard(child)
         self.post(v.MemoryFreed(self.now, child))
 
+    @rule(model=MODELS, pinned=st.booleans())
+    def pin(self, model: str, pinned: bool) -> None:
+        self.post(v.PinChanged(self.now, model, pinned))
+
     @rule(model=MODELS)
     def unload(self, model: str) -> None:
         self.post(v.UnloadAsked(self.now, model))
