@@ -9,7 +9,7 @@ lines that the server printed, with the key of the spawn taken out.
     |   |-- EngineNotBuilt, ServerMissing
     |-- LoadError             the model did not load
     |   |-- ModelFileMissing, NotAModelFile, ModelFileTruncated, ArchitectureUnknown
-    |   |-- OutOfMemory, PortTaken, GpuOutOfMemory, GpuTooOld, DriverTooOld, GpuError
+    |   |-- OutOfMemory, PortTaken (EndedAtPort), GpuOutOfMemory, GpuTooOld, DriverTooOld, GpuError
     |   |-- BadArgument, KilledWhileLoading, ExitedWhileLoading, LoadTimedOut, KeyRefused
     |-- ChildLost             the server ended while it served
 """
@@ -110,6 +110,14 @@ class PortTaken(LoadError):
     code = "port_in_use"
     what = "another program took the port that was chosen for it"
     advice = "Try again."
+
+
+class EndedAtPort(PortTaken):
+    """The last that was heard of it was its port: that trouble, or its words were lost. Another try tells."""
+
+    code = "exited"
+    what = "the server ended as it took its port and said no more"
+    advice = "Try again; the log holds what the server printed."
 
 
 class GpuOutOfMemory(LoadError):

@@ -16,7 +16,7 @@ from app.events import EventBus
 from app.host import view
 from app.host import vocabulary as v
 from app.host.model import Model
-from app.host.notices import LoadFailedNotice, Notice, Notices, WorkerCrashed
+from app.host.notices import KeepsCrashingNotice, LoadFailedNotice, Notice, Notices, Reloaded, WorkerCrashed
 from app.host.refused import Unserved, unserved
 from app.host.schedule import Phase, Policy, Schedule
 from app.host.status import EngineStatus, NoticeStatus, Status
@@ -96,6 +96,8 @@ class Host:
     notices: Notices = field(default_factory=Notices)
     _running: dict[int, Running] = field(default_factory=dict)
     _tickets: dict[int, Ticket] = field(default_factory=dict)
+    _given_up: set[str] = field(default_factory=set)
+    _idle_reaped: set[str] = field(default_factory=set)
     _owed: dict[str, list[NoticeStatus]] = field(default_factory=dict)
     _models: dict[str, Model] = field(default_factory=dict)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
@@ -125,6 +127,8 @@ class Host:
         ticket = Ticket(self._last_id, model, self.clock(), by_user, loop.create_future(), loop.create_future())
         self._tickets[ticket.id] = ticket
         self._models[model.id] = model
+        if by_user:
+            self._given_up.discard(model.id)
         self._post(v.TurnAsked(ticket.asked, ticket.id, model.id, model.traits, by_user))
         try:
             while not ticket.granted.done():
@@ -243,10 +247,19 @@ class Host:
         if ticket is None:
             return
         error = unserved(refusal, ticket.model.name)
+        if isinstance(refusal, v.KeepsCrashing):
+            self._give_up(ticket.model, refusal)
         if not ticket.granted.done():
             ticket.granted.set_exception(error)
         elif not ticket.broken.done():
             ticket.broken.set_result(error)
+
+    def _give_up(self, model: Model, refusal: v.KeepsCrashing) -> None:
+        """Say it once, until the user tries again."""
+        if model.id not in self._given_up:
+            self._given_up.add(model.id)
+            last = unserved(v.LoadFailure(refusal.error), model.name).sentence
+            self.say(KeepsCrashingNotice(model.id, model.name, refusal.crashes, last))
 
     def _wait(self, turn: int, wait: v.Wait) -> None:
         ticket = self._tickets.get(turn)
@@ -284,6 +297,10 @@ class Host:
             return
         asyncio.ensure_future(child.died).add_done_callback(lambda died: self._died(running, died.result()))
         self._tell("child_ready", running, seconds=round(child.load_seconds, 3))
+        if model.id in self._idle_reaped:
+            self._idle_reaped.discard(model.id)
+            window = child.facts.allocated_window
+            self.say(Reloaded(model.id, model.name, "idle", child.load_seconds, window), next_turn=True)
         self._post(v.ChildReady(self.clock(), running.id, child.facts.slots))
 
     def _load_failed(self, running: Running, error: Exception) -> None:
@@ -296,6 +313,8 @@ class Host:
 
     def _stop(self, running: Running, reason: v.StopReason) -> None:
         running.stop = reason
+        if reason is v.StopReason.IDLE:
+            self._idle_reaped.add(running.model.id)
         self._tell("child_stopping", running, reason=reason.value)
         if running.child is None:
             assert running.loading is not None

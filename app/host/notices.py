@@ -95,6 +95,55 @@ class LoadFailedNotice:
 
 
 @dataclass(frozen=True, slots=True)
+class KeepsCrashingNotice:
+    """A model is not loaded by itself any more; the reason is that of its last crash."""
+
+    model: str
+    name: str
+    crashes: int
+    reason: str
+    kind = "model_keeps_crashing"
+
+    @property
+    def sentence(self) -> str:
+        """Says how often, why the last time, and how to try again."""
+        return (
+            f"{self.name} crashed {self.crashes} times within 10 minutes and is not loaded by itself any more. "
+            f"Choose it in the tray to try again. Last time: {self.reason}"
+        )
+
+    @property
+    def numbers(self) -> Mapping[str, int | float | str]:
+        """How often."""
+        return {"crashes": self.crashes}
+
+
+@dataclass(frozen=True, slots=True)
+class Reloaded:
+    """A model had to be loaded again; ``reason`` is ``idle`` or ``memory``."""
+
+    model: str
+    name: str
+    reason: str
+    seconds: float
+    window: int | None
+    kind = "reload"
+
+    @property
+    def sentence(self) -> str:
+        """Says why it was gone and how long the load took."""
+        why = "was unloaded because nobody used it" if self.reason == "idle" else "was unloaded to free memory"
+        window = f" Its window is {self.window:,} tokens." if self.window is not None else ""
+        return f"{self.name} {why} and was loaded again in {self.seconds:.1f} s.{window}"
+
+    @property
+    def numbers(self) -> Mapping[str, int | float | str]:
+        """Reason, seconds and tokens."""
+        window = {} if self.window is None else {"window": self.window}
+        return {"reason": self.reason, "load_seconds": round(self.seconds, 3), **window}
+
+
+@dataclass(frozen=True, slots=True)
 class OrphansReaped:
     """Servers that a former run left behind were stopped."""
 

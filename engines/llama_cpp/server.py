@@ -24,6 +24,7 @@ from engines.engine import ChildFacts, Progress
 from engines.llama_cpp.lifeline import load_progress
 from engines.llama_cpp.properties import read_properties
 from engines.memory.footprint import anonymous_bytes
+from engines.memory.release import BACK_SECONDS, available_bytes, until_back
 from engines.plan import LaunchPlan
 
 log = logging.getLogger(__name__)
@@ -63,7 +64,14 @@ class LlamaServer:
 
     async def stop(self, *, hurry: bool = False) -> None:
         """Stop it; see ``Child.stop``. Close your own connections first: with one open SIGTERM hangs for 30 s."""
-        await self.process.stop(lifeline=True, hurry=hurry)
+        if hurry or not self.process.running:
+            await self.process.stop(lifeline=True, hurry=hurry)
+            return
+        held = await asyncio.to_thread(anonymous_bytes, self.pid)
+        before = available_bytes()
+        await self.process.stop(lifeline=True)
+        if held is not None and not await until_back(before, held):
+            log.warning("the system has not got the memory of %s back within %.0f s", self.plan.model, BACK_SECONDS)
 
 
 class Launcher:

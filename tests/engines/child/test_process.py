@@ -66,7 +66,8 @@ async def test_descendants_go_too() -> None:
     process = child(
         """
         import subprocess, sys, time
-        inner = subprocess.Popen([sys.executable, '-c', 'import signal,time; signal.signal(15, signal.SIG_IGN); time.sleep(600)'])
+        code = 'import signal,time; signal.signal(15, signal.SIG_IGN); time.sleep(600)'
+        inner = subprocess.Popen([sys.executable, '-c', code])
         print(inner.pid)
         time.sleep(600)
         """
@@ -102,7 +103,8 @@ async def test_a_child_dies_with_its_parent_even_when_it_ignores_stdin(tmp_path:
         from engines.child.parent_death import for_this_system
         from engines.child.process import ChildProcess
         async def main():
-            p = ChildProcess.spawn([sys.executable, '-c', 'import time; time.sleep(600)'], dict(os.environ), for_this_system())
+            sleep = [sys.executable, '-c', 'import time; time.sleep(600)']
+            p = ChildProcess.spawn(sleep, dict(os.environ), for_this_system())
             print(p.pid, flush=True)
             await p.died
         asyncio.run(main())

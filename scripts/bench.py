@@ -1,0 +1,178 @@
+"""Measures Plimsoll against the real thing in the same run, as ratios: ``bench.py [relay|chunks|start|switch|idle]``.
+
+Runs are interleaved in pairs (A B A B …), medians are printed with the spread (first to third quartile). Nothing
+here is asserted: seconds belong to a machine, ratios to the program.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+from bench_subject import Plimsoll, Streamed, cores_setting, load_directly, stream
+from fetch_demo_model import DEMO
+from layout import MODELS, ROOT
+
+MODEL = DEMO.name
+PAIRS = 20
+ANSWER_TOKENS = 64
+FAST_CHUNKS = 20_000
+IDLE_SECONDS = 60
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table."""
+
+    what: str
+    value: str
+    spread: str = ""
+
+
+def spread(values: Sequence[float], unit: str, digits: int = 1) -> tuple[str, str]:
+    """Median, and first to third quartile."""
+    low, middle, high = statistics.quantiles(values, n=4)
+    return f"{middle:.{digits}f} {unit}".strip(), f"{low:.{digits}f} to {high:.{digits}f}"
+
+
+def relay(pairs: int) -> list[Row]:
+    """A streamed answer of the demo model, straight from llama-server and through us."""
+    with Plimsoll(MODELS, cores_setting()) as app:
+        app.call("POST", f"/api/models/{MODEL}/load")
+        direct, _, _ = app.child()
+        runs: list[tuple[Streamed, Streamed]] = []
+        for number in range(pairs + 1):  # the first pair warms up
+            prompt = f"Tell me story number {number}."  # new for each pair; the second of a pair finds it cached
+            stream(direct, MODEL, 1, prompt)
+            runs.append(
+                (stream(direct, MODEL, ANSWER_TOKENS, prompt), stream(app.target, MODEL, ANSWER_TOKENS, prompt))
+            )
+    runs = runs[1:]
+    return [
+        Row("llama-server alone, total", *spread([a.total * 1000 for a, _ in runs], "ms")),
+        Row("through Plimsoll, total", *spread([b.total * 1000 for _, b in runs], "ms")),
+        Row("ratio of the totals", *spread([b.total / a.total for a, b in runs], "×", 3)),
+        Row("llama-server alone, first token", *spread([a.first * 1000 for a, _ in runs], "ms", 2)),
+        Row("first token later by", *spread([(b.first - a.first) * 1000 for a, b in runs], "ms", 2)),
+    ]
+
+
+def chunks(pairs: int) -> list[Row]:
+    """The cost of a chunk, with an upstream that streams as fast as it can."""
+    with tempfile.TemporaryDirectory() as folder:
+        program = Path(folder) / "llama-server"
+        program.write_text(f'#!/bin/sh\nexec {sys.executable} {ROOT / "scripts" / "bench_upstream.py"} "$@"\n')
+        program.chmod(0o755)
+        with Plimsoll(MODELS, f'llama_server = "{program}"\n') as app:
+            app.call("POST", f"/api/models/{MODEL}/load")
+            direct, _, _ = app.child()
+            runs = [
+                (stream(direct, MODEL, FAST_CHUNKS), stream(app.target, MODEL, FAST_CHUNKS))
+                for _ in range(pairs)
+            ]
+    return [
+        Row("fast upstream alone", *spread([a.total * 1e6 / a.events for a, _ in runs], "µs a chunk", 2)),
+        Row("through Plimsoll", *spread([b.total * 1e6 / b.events for _, b in runs], "µs a chunk", 2)),
+    ]
+
+
+def start(pairs: int) -> list[Row]:
+    """From the command to the endpoint, and to the tray where there is a display; beside Python's own start."""
+    bare, serving, tray = [], [], []
+    for _ in range(pairs):
+        began = time.perf_counter()
+        subprocess.run([sys.executable, "-c", "import asyncio"], check=True)
+        bare.append((time.perf_counter() - began) * 1000)
+        with Plimsoll(MODELS) as app:
+            serving.append(app.start_seconds * 1000)
+        if os.environ.get("DISPLAY"):
+            with Plimsoll(MODELS, command="run") as app:
+                tray.append(app.start_seconds * 1000)
+    rows = [
+        Row("python -c 'import asyncio'", *spread(bare, "ms", 0)),
+        Row("start to the endpoint", *spread(serving, "ms", 0)),
+        Row("ratio", *spread([b / a for a, b in zip(bare, serving, strict=True)], "×")),
+    ]
+    return [*rows, Row("start to the endpoint with the tray", *spread(tray, "ms", 0))] if tray else rows
+
+
+def switch(pairs: int) -> list[Row]:
+    """Room for one model, two asked for in turn; beside the load of the same model by llama-server alone."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("one", "two"):
+            (Path(folder) / f"{name}.gguf").hardlink_to(MODELS / f"{MODEL}.gguf")
+        with Plimsoll(Path(folder), cores_setting()) as app:
+            app.call("POST", "/api/models/one/load")
+            _, argv, environment = app.child()
+            alone, switched = [], []
+            for number in range(pairs):
+                alone.append(load_directly(argv, environment) * 1000)
+                wanted = ("two", "one")[number % 2]
+                began = time.perf_counter()
+                stream(app.target, wanted, 1)
+                switched.append((time.perf_counter() - began) * 1000)
+    return [
+        Row("load by llama-server alone, first token", *spread(alone, "ms", 0)),
+        Row("switch by Plimsoll, first token", *spread(switched, "ms", 0)),
+        Row("ratio", *spread([b / a for a, b in zip(alone, switched, strict=True)], "×", 3)),
+    ]
+
+
+def idle(pairs: int) -> list[Row]:
+    """A minute without a request, with no model loaded; ``pairs`` is not used."""
+    command = "run" if os.environ.get("DISPLAY") else "serve"
+    with Plimsoll(MODELS, command=command) as app:
+        process = psutil.Process(app.process.pid)
+        time.sleep(2)
+        times, switches = process.cpu_times(), process.num_ctx_switches()
+        time.sleep(IDLE_SECONDS)
+        spent = process.cpu_times()
+        wakes = process.num_ctx_switches().voluntary - switches.voluntary
+        resident = process.memory_info().rss
+    seconds = spent.user + spent.system - times.user - times.system
+    return [
+        Row(f"resident memory ({command})", f"{resident / 2**20:.0f} MiB"),
+        Row("processor in a minute", f"{seconds * 1000:.0f} ms"),
+        Row("wake-ups a second", f"{wakes / IDLE_SECONDS:.1f}"),
+    ]
+
+
+MEASURES: dict[str, Callable[[int], list[Row]]] = {
+    "relay": relay,
+    "chunks": chunks,
+    "start": start,
+    "switch": switch,
+    "idle": idle,
+}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measure what is named, or everything; print a table in Markdown."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("measures", nargs="*", metavar="MEASURE", help=", ".join(MEASURES))
+    parser.add_argument("--pairs", type=int, default=PAIRS, help=f"runs of each side (default {PAIRS})")
+    options = parser.parse_args(arguments)
+    unknown = [name for name in options.measures if name not in MEASURES]
+    if unknown or options.pairs < 2:
+        parser.error(f"no such measure: {unknown[0]}" if unknown else "at least 2 pairs")
+    print(f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}\n")
+    for name in options.measures or MEASURES:
+        print(f"### {name}\n\n| | median | quartiles |\n| --- | --- | --- |")
+        for row in MEASURES[name](options.pairs):
+            print(f"| {row.what} | {row.value} | {row.spread} |", flush=True)
+        print()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
