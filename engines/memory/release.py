@@ -10,7 +10,9 @@ import psutil
 BACK_SECONDS = 10.0
 """How long the system may take."""
 BACK_SHARE = 0.5
-"""This much of what the child held must be available again; other programs take and give meanwhile (start value)."""
+"""This much of what the child held must be available again (start value)."""
+NOISE_BYTES = 256 * 1024 * 1024
+"""What other programs take and give in the meantime (start value)."""
 POLL_SECONDS = 0.05
 
 
@@ -21,7 +23,7 @@ def available_bytes() -> int:
 
 def is_back(before: int, held: int, now: int) -> bool:
     """Whether ``now`` shows that the ``held`` bytes came back to the ``before`` available ones. Pure."""
-    return now - before >= held * BACK_SHARE
+    return now - before >= held * BACK_SHARE - NOISE_BYTES
 
 
 async def until_back(

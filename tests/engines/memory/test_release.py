@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engines.memory.release import is_back, until_back
+from engines.memory.release import NOISE_BYTES, is_back, until_back
 
 GIB = 1 << 30
 
@@ -13,13 +13,13 @@ GIB = 1 << 30
     ("before", "held", "now", "back"),
     [
         (4 * GIB, 2 * GIB, 6 * GIB, True),
-        (4 * GIB, 2 * GIB, 5 * GIB, True),
-        (4 * GIB, 2 * GIB, 5 * GIB - 1, False),
+        (4 * GIB, 2 * GIB, 5 * GIB - NOISE_BYTES, True),
+        (4 * GIB, 2 * GIB, 5 * GIB - NOISE_BYTES - 1, False),
         (4 * GIB, 2 * GIB, 3 * GIB, False),
-        (4 * GIB, 0, 4 * GIB, True),
+        (4 * GIB, NOISE_BYTES, 4 * GIB - 1, True),
     ],
 )
-def test_half_of_it_has_to_be_available_again(before: int, held: int, now: int, back: bool) -> None:
+def test_half_of_it_less_the_noise_has_to_be_available_again(before: int, held: int, now: int, back: bool) -> None:
     assert is_back(before, held, now) is back
 
 
