@@ -1,4 +1,4 @@
-"""Measures Plimsoll against the real thing in the same run, as ratios: ``bench.py [relay|chunks|start|switch|idle]``.
+"""Measures Plimsoll against the real thing in the same run, as ratios: ``bench.py [MEASURE ...]``.
 
 Runs are interleaved in pairs (A B A B …), medians are printed with the spread (first to third quartile). Nothing
 here is asserted: seconds belong to a machine, ratios to the program.
@@ -7,6 +7,7 @@ here is asserted: seconds belong to a machine, ratios to the program.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
 import platform
 import statistics
@@ -18,10 +19,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import bench_gaps
 import psutil
-from bench_subject import Plimsoll, Streamed, cores_setting, load_directly, stream
+from bench_subject import FAST_MODEL, Plimsoll, Streamed, cores_setting, fast_or_real, load_directly, stream
 from fetch_demo_model import DEMO
-from layout import MODELS, ROOT
+from layout import MODELS
 
 MODEL = DEMO.name
 PAIRS = 20
@@ -70,14 +72,12 @@ def relay(pairs: int) -> list[Row]:
 def chunks(pairs: int) -> list[Row]:
     """The cost of a chunk, with an upstream that streams as fast as it can."""
     with tempfile.TemporaryDirectory() as folder:
-        program = Path(folder) / "llama-server"
-        program.write_text(f'#!/bin/sh\nexec {sys.executable} {ROOT / "scripts" / "bench_upstream.py"} "$@"\n')
-        program.chmod(0o755)
-        with Plimsoll(MODELS, f'llama_server = "{program}"\n') as app:
-            app.call("POST", f"/api/models/{MODEL}/load")
+        (Path(folder) / f"{FAST_MODEL}.gguf").hardlink_to(MODELS / f"{MODEL}.gguf")
+        with Plimsoll(Path(folder), f'llama_server = "{fast_or_real(Path(folder))}"\n') as app:
+            app.call("POST", f"/api/models/{FAST_MODEL}/load")
             direct, _, _ = app.child()
             runs = [
-                (stream(direct, MODEL, FAST_CHUNKS), stream(app.target, MODEL, FAST_CHUNKS))
+                (stream(direct, FAST_MODEL, FAST_CHUNKS), stream(app.target, FAST_MODEL, FAST_CHUNKS))
                 for _ in range(pairs)
             ]
     return [
@@ -147,11 +147,22 @@ def idle(pairs: int) -> list[Row]:
     ]
 
 
+def gaps(pairs: int) -> list[Row]:
+    """Lateness of the application's loop with four streams flat out and a model loading; ``pairs`` is not used."""
+    late = sorted(asyncio.run(bench_gaps.measure(MODEL)))
+    return [
+        Row("late by, median", f"{late[len(late) // 2] * 1000:.1f} ms", f"{len(late)} samples"),
+        Row("late by, 99th percentile", f"{late[len(late) * 99 // 100] * 1000:.1f} ms"),
+        Row("late by, at most", f"{late[-1] * 1000:.1f} ms"),
+    ]
+
+
 MEASURES: dict[str, Callable[[int], list[Row]]] = {
     "relay": relay,
     "chunks": chunks,
     "start": start,
     "switch": switch,
+    "gaps": gaps,
     "idle": idle,
 }
 

@@ -16,11 +16,13 @@ from types import TracebackType
 from typing import Any, Self
 
 import psutil
-from layout import ROOT
+from layout import ENGINES, ROOT
 
 KEY_VARIABLE = "LLAMA_API_KEY"
 START_SECONDS = 60.0
 SSE = b"data: {"
+FAST_MODEL = "fast"
+"""A model of this name is served by ``bench_upstream.py``."""
 
 
 @dataclass(frozen=True)
@@ -159,3 +161,17 @@ def _healthy(port: int) -> bool:
 def cores_setting() -> str:
     """One thread for the child where the machine has two cores: else the two measure each other's waiting."""
     return "threads = 1\n" if (os.cpu_count() or 1) <= 2 else ""
+
+
+def fast_or_real(folder: Path) -> Path:
+    """A program that takes llama-server's place: the fast upstream for the fast model, the real one for others."""
+    real = next(ENGINES.glob("*/bin/llama-server"))
+    program = folder / "llama-server"
+    program.write_text(
+        "#!/bin/sh\n"
+        f'case "$*" in *{FAST_MODEL}*) exec {sys.executable} {ROOT / "scripts" / "bench_upstream.py"} "$@";; esac\n'
+        f'exec {real} "$@"\n',
+        encoding="utf-8",
+    )
+    program.chmod(0o755)
+    return program

@@ -20,7 +20,7 @@ CHUNK = json.dumps(
     }
 )
 EVENT = b"data: " + CHUNK.encode() + b"\n\n"
-PROPERTIES = json.dumps({"default_generation_settings": {"n_ctx": 4096}, "total_slots": 1}).encode()
+PROPERTIES = json.dumps({"default_generation_settings": {"n_ctx": 4096}, "total_slots": 4}).encode()
 
 
 async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,0 +1,57 @@
+"""The checks that need no test to run: lint, format, types on three platforms, import rules."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from environment import Venv
+from layout import ROOT, VENV
+from steps import say
+
+PLATFORMS = ("linux", "win32", "darwin")
+
+
+@dataclass(frozen=True)
+class Check:
+    """A name and a command line, run in the repository's root."""
+
+    name: str
+    command: tuple[str, ...]
+
+
+def all_checks(venv: Venv) -> tuple[Check, ...]:
+    """Return every check; types are checked for each platform with a cache of its own."""
+    python = str(venv.python)
+    types = (
+        Check(
+            f"mypy {platform}",
+            (python, "-m", "mypy", "--strict", "--platform", platform, "--cache-dir", f".mypy_cache/{platform}"),
+        )
+        for platform in PLATFORMS
+    )
+    return (
+        Check("ruff check", (python, "-m", "ruff", "check", ".")),
+        Check("ruff format", (python, "-m", "ruff", "format", "--check", ".")),
+        *types,
+        Check("import rules", (str(venv.program("lint-imports")),)),
+    )
+
+
+def run_checks(checks: Sequence[Check] | None = None, root: Path = ROOT) -> list[str]:
+    """Run all checks, the later ones too when one fails; return the names of those that failed."""
+    failed = []
+    for check in all_checks(Venv(VENV)) if checks is None else checks:
+        started = time.monotonic()
+        done = subprocess.run(
+            check.command, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+        )
+        passed = done.returncode == 0
+        say(f"{check.name}: {'ok' if passed else 'FAILED'} ({time.monotonic() - started:.1f} s)")
+        if not passed:
+            say(done.stdout)
+            failed.append(check.name)
+    return failed
