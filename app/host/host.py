@@ -36,6 +36,7 @@ class Ticket:
     model: Model
     asked: float
     by_user: bool
+    hold: bool
     granted: asyncio.Future[Child]
     broken: asyncio.Future[Unserved]
     wait: v.Wait | None = None
@@ -122,10 +123,7 @@ class Host:
         ``waiting`` is called every second until then. Raises ``Unserved``. Leaving by whatever way, cancelled in the
         very tick of the grant included, gives the slot back.
         """
-        loop = asyncio.get_running_loop()
-        self._last_id += 1
-        ticket = Ticket(self._last_id, model, self.clock(), by_user, loop.create_future(), loop.create_future())
-        self._tickets[ticket.id] = ticket
+        ticket = self._ticket(model, by_user=by_user)
         self._models[model.id] = model
         if by_user:
             self._given_up.discard(model.id)
@@ -141,11 +139,22 @@ class Host:
             owed = tuple(self._owed.pop(model.id, ()))
             yield Turn(ticket.id, model, child, queued, load, owed, ticket.broken)
         finally:
-            del self._tickets[ticket.id]
-            ticket.granted.cancel()
-            if not ticket.granted.cancelled():
-                ticket.granted.exception()  # a refusal that came as its client left has been seen
+            self._drop(ticket)
             self._post(v.TurnEnded(self.clock(), ticket.id))
+
+    @asynccontextmanager
+    async def hold(self, model: Model, *, ahead: bool = False) -> AsyncIterator[Child]:
+        """Have all slots of a loaded model's child, with nothing in flight. Raises ``Unserved`` when it is not loaded.
+
+        ``ahead`` of the turns that wait: for what must happen between two of them.
+        """
+        ticket = self._ticket(model, hold=True)
+        self._post(v.HoldAsked(self.clock(), ticket.id, model.id, ahead))
+        try:
+            yield await ticket.granted
+        finally:
+            self._drop(ticket)
+            self._post(v.HoldEnded(self.clock(), ticket.id))
 
     async def load(self, model: Model) -> None:
         """Load a model because the user asked: it forgives a model that kept crashing. Raises ``Unserved``."""
@@ -200,7 +209,7 @@ class Host:
         waits = [
             view.waiting_status(t.id, t.model.id, now - t.asked, t.wait, by_user=t.by_user)
             for t in self._tickets.values()
-            if not t.granted.done()
+            if not t.granted.done() and not t.hold
         ]
         return Status(self.engine_status, tuple(children), tuple(waits), self.notices.recent())
 
@@ -340,6 +349,19 @@ class Host:
         self._tell("worker_crashed", running, exit_code=exit_code)
         error = ChildLost(running.model.name, exit_code, tail=running.child.tail)
         self._post(v.ChildDied(self.clock(), running.id, error))
+
+    def _ticket(self, model: Model, *, by_user: bool = False, hold: bool = False) -> Ticket:
+        loop = asyncio.get_running_loop()
+        self._last_id += 1
+        ticket = Ticket(self._last_id, model, self.clock(), by_user, hold, loop.create_future(), loop.create_future())
+        self._tickets[ticket.id] = ticket
+        return ticket
+
+    def _drop(self, ticket: Ticket) -> None:
+        del self._tickets[ticket.id]
+        ticket.granted.cancel()
+        if not ticket.granted.cancelled():
+            ticket.granted.exception()  # a refusal that came as its client left has been seen
 
     # --- parts --------------------------------------------------------------------------------------------------------
 

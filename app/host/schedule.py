@@ -153,7 +153,8 @@ class Schedule:
         if self._closing or child is None:
             self._effects.append(v.Refuse(event.hold, v.NoChild()))
             return
-        self.waiting[event.hold] = Waiting(event.hold, event.model, child.traits, event.now, by_user=False, hold=True)
+        hold = Waiting(event.hold, event.model, child.traits, event.now, by_user=False, hold=True)
+        self.waiting = {hold.id: hold, **self.waiting} if event.ahead else {**self.waiting, hold.id: hold}
 
     def _brake_decided(self, event: v.BrakeDecided) -> None:
         child = self._ready(event.model)

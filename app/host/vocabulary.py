@@ -76,11 +76,15 @@ class TurnEnded:
 
 @dataclass(frozen=True, slots=True)
 class HoldAsked:
-    """Somebody (a sample, a reset, a benchmark) wants all slots of one child; refused when there is none."""
+    """Somebody (a sample, a reset, a benchmark) wants all slots of one child; refused when there is none.
+
+    ``ahead``: before the turns that wait already, for what must happen between two turns.
+    """
 
     now: float
     hold: int
     model: str
+    ahead: bool = False
 
 
 @dataclass(frozen=True, slots=True)

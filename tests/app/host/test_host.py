@@ -195,6 +195,36 @@ async def test_unloading_while_loading_cancels_the_load(host: Host, engine: Memo
     assert host.status().children == ()
 
 
+async def test_a_hold_has_the_child_alone_between_two_turns(host: Host, engine: MemoryEngine) -> None:
+    engine.gate.set()
+    order: list[str] = []
+
+    async def turn(name: str) -> None:
+        async with host.turn(MODEL):
+            order.append(name)
+            await asyncio.sleep(0.01)
+
+    async def sample() -> None:
+        async with host.hold(MODEL, ahead=True) as child:
+            assert child is engine.children[0]
+            assert host.status().children[0].busy == 0
+            order.append("hold")
+
+    first = asyncio.create_task(turn("first"))
+    await asyncio.sleep(0.005)
+    second = asyncio.create_task(turn("second"))
+    await asyncio.sleep(0)
+    await asyncio.gather(first, second, sample())
+    assert order == ["first", "hold", "second"]
+    assert host.status().waiting == ()
+
+
+async def test_a_hold_of_a_model_that_is_not_loaded_is_refused(host: Host) -> None:
+    with pytest.raises(Unserved, match="not loaded"):
+        async with host.hold(MODEL):
+            pass
+
+
 async def test_closing_stops_loading_and_ready_children_and_refuses_all(host: Host, engine: MemoryEngine) -> None:
     engine.gate.set()
     async with host.turn(MODEL) as turn:

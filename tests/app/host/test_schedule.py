@@ -348,6 +348,15 @@ def test_a_hold_takes_all_slots_in_its_turn() -> None:
     assert s.post(v.HoldEnded(0, 99)) == []
 
 
+def test_a_hold_ahead_comes_between_a_turn_and_those_that_wait() -> None:
+    s = Script()
+    turn, behind = s.ask("a"), s.ask("a")
+    s.ready(1)
+    assert s.post(v.HoldAsked(0, 99, "a", ahead=True)) == []
+    assert s.end(turn) == [v.Grant(99, 1)]
+    assert s.post(v.HoldEnded(0, 99)) == [v.Grant(behind, 1)]
+
+
 def test_a_hold_of_a_model_that_is_not_loaded_is_refused() -> None:
     s = Script()
     assert s.post(v.HoldAsked(0, 99, "a")) == [v.Refuse(99, v.NoChild())]

@@ -39,9 +39,9 @@ class AnySequence(RuleBasedStateMachine):
     def ask(self, model: str, by_user: bool) -> None:
         self.world.ask(model, by_user=by_user)
 
-    @rule(model=MODEL)
-    def ask_hold(self, model: str) -> None:
-        self.world.ask_hold(model)
+    @rule(model=MODEL, ahead=st.booleans())
+    def ask_hold(self, model: str, ahead: bool) -> None:
+        self.world.ask_hold(model, ahead=ahead)
 
     @precondition(lambda self: self.world.open or self.world.granted or self.world.finished)
     @rule(data=st.data(), left=st.booleans())
@@ -115,7 +115,7 @@ def step(world: World, dice: random.Random) -> None:
         case 0:
             world.ask(model, by_user=dice.random() < 0.1)
         case 1:
-            world.ask_hold(model)
+            world.ask_hold(model, ahead=dice.random() < 0.5)
         case 2:
             one_of(turns, lambda turn: world.end(turn, left=dice.random() < 0.3))
         case 3:
