@@ -24,15 +24,19 @@ from app.endpoint.relay import Relay
 from app.endpoint.server import EndpointServer, bind
 from app.events import EventBus
 from app.host import monitor
+from app.host.braking import Periods
 from app.host.host import Host
 from app.host.notices import EngineNotice, OrphansReaped
 from app.host.schedule import Policy
 from app.host.status import EngineStatus
 from app.library.library import Library
+from app.library.pins import Pins
+from app.settings import Environment
 from engines import Choice, EngineName, LaunchSettings, Machine, Parts, ServerProgram, open_engine, read_machine
 from engines.child.ledger import Ledger
 from engines.errors import ServerMissing
 from engines.llama_cpp.binary import find_server
+from engines.memory import pressure
 from engines.select import select
 from engines.workshop import usable
 
@@ -57,6 +61,8 @@ class Options:
     models: tuple[Path, ...] = ()
     """Folders besides the home's and the settings'."""
     console_log: bool = False
+    periods: Periods = field(default_factory=Periods)
+    """How often the brake looks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,18 +78,23 @@ class Surroundings:
     """What runs."""
     missing_server: str | None
     repaired: tuple[str, ...]
+    overrides: Environment
 
     @property
     def launch(self) -> LaunchSettings:
         """What the user said about launches."""
-        return LaunchSettings(window=self.settings.window, threads=self.settings.threads)
+        return LaunchSettings(
+            window=self.settings.window,
+            threads=self.settings.threads,
+            free_memory_rule=self.settings.size_to_free_memory,
+        )
 
 
 def survey(options: Options, environ: Mapping[str, str] = os.environ) -> Surroundings:
     """Look at the home, the settings and the machine. Blocking. Raises errors with a ``sentence``."""
     home = paths.home(options.home)
     repaired = paths.prepare(home)
-    overrides = settings.Environment.read(environ)
+    overrides = Environment.read(environ)
     chosen = overrides.over(settings.load(home.settings))
     explicit = chosen.engine != "auto"
     machine = read_machine(look_for_gpus=not overrides.force_cpu and chosen.engine != "cpu", environment=environ)
@@ -96,7 +107,8 @@ def survey(options: Options, environ: Mapping[str, str] = os.environ) -> Surroun
         server = find_server(setting=chosen.llama_server, flavour=flavour, environment=environ)
     except ServerMissing as error:
         missing = error.sentence
-    return Surroundings(home, chosen, machine.with_server(server), detected, choice, missing, tuple(repaired))
+    machine = machine.with_server(server)
+    return Surroundings(home, chosen, machine, detected, choice, missing, tuple(repaired), overrides)
 
 
 @dataclass(slots=True)
@@ -110,6 +122,7 @@ class Application:
     bus: EventBus = field(default_factory=EventBus)
     _host: Host | None = None
     _library: Library | None = None
+    _pins: Pins | None = None
     _relay: Relay | None = None
     _server: EndpointServer | None = None
     _monitor: asyncio.Task[None] | None = None
@@ -152,6 +165,12 @@ class Application:
         return self._library
 
     @property
+    def pins(self) -> Pins:
+        """The models that the user keeps loaded."""
+        assert self._pins is not None
+        return self._pins
+
+    @property
     def base_url(self) -> str:
         """What clients are given."""
         assert self._server is not None
@@ -167,6 +186,9 @@ class Application:
     def stop(self) -> None:
         """Ask the run to end. Safe from a signal handler of the loop."""
         self.stopping.set()
+
+    def _pin(self, model: str, pinned: bool) -> None:
+        self.host.pin(model, pinned=pinned)
 
     async def _start(self) -> None:
         s = self.surroundings
@@ -185,6 +207,8 @@ class Application:
             policy=policy(s.settings),
             launch_settings=s.launch,
             bus=self.bus,
+            sensor=pressure.for_this_system(s.overrides.force_memory_pressure),
+            periods=self.options.periods,
         )
         if reaped:
             self._host.say(OrphansReaped(len(reaped)))
@@ -192,8 +216,9 @@ class Application:
             self._host.say(EngineNotice(s.choice.engine.value, s.choice.reason))
         await self._library.rescan()
         self._relay = Relay(self._host)
+        self._pins = Pins(s.home.settings, s.settings.pinned, self._pin)
         names = OpenAiRoutes(
-            self._host, self._library, self._relay, Chosen(s.settings.default_model, frozenset(s.settings.pinned))
+            self._host, self._library, self._relay, Chosen(s.settings.default_model, pinned=self._pins)
         )
         management = ManagementRoutes(self._host, self._library, self.bus, names)
         listener = bind(s.settings.host, s.settings.port)
@@ -270,7 +295,7 @@ def on_signals(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> Non
     """Have SIGINT and SIGTERM end the run in order."""
     import signal
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGBREAK", signal.SIGTERM)):
         if sys.platform == "win32":
             signal.signal(number, lambda *_: loop.call_soon_threadsafe(stop))
         else:

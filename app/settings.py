@@ -183,6 +183,13 @@ class Settings(BaseModel):
         le=WINDOW_TOKENS[1],
         strict=True,
     )
+    size_to_free_memory: bool = _key(
+        True,
+        "at the next load",
+        "true or false",
+        "Give a model a smaller window when too little memory is free at its load.",
+        strict=True,
+    )
     threads: int | None = _key(
         None,
         "at the next load",

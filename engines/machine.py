@@ -11,6 +11,9 @@ from typing import Any
 
 import psutil
 
+from engines.memory.limit import memory_limit
+from engines.memory.processor import read_features
+
 INHERITED = (
     "PATH",
     "HOME",
@@ -63,6 +66,15 @@ class Machine:
     llama_server: ServerProgram | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     """The part of the environment that a child inherits."""
+    memory_limit_bytes: int | None = None
+    """The limit of our own cgroup; None where there is none."""
+    cpu_features: tuple[str, ...] = ()
+    """What of the processor decides which weights llama.cpp copies (engines/memory/processor.py); empty: unknown."""
+
+    @property
+    def usable_bytes(self) -> int:
+        """Physical RAM, bounded by our own cgroup's limit."""
+        return min(self.ram_bytes, self.memory_limit_bytes or self.ram_bytes)
 
     def with_server(self, server: ServerProgram | None) -> Machine:
         """The same machine with this llama-server."""
@@ -79,6 +91,12 @@ class Machine:
         for name, kind in (("system", str), ("architecture", str), ("ram_bytes", int), ("physical_cores", int)):
             if not isinstance(known.get(name), kind) or isinstance(known[name], bool):
                 raise ValueError(f"machine.{name} must be {'a text' if kind is str else 'a whole number'}")
+        limit = known.get("memory_limit_bytes")
+        if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit <= 0):
+            raise ValueError("machine.memory_limit_bytes must be a whole number over 0, or nothing")
+        features = known.get("cpu_features", ())
+        if not isinstance(features, list | tuple) or not all(isinstance(feature, str) for feature in features):
+            raise ValueError("machine.cpu_features must be a list of texts")
         unknown = sorted(set(data) - set(cls.__dataclass_fields__))
         if unknown:
             raise ValueError(f"machine.{unknown[0]} is not a key of a machine snapshot")
@@ -89,6 +107,7 @@ class Machine:
             except TypeError as error:
                 raise ValueError(f"machine.llama_server: {error}") from None
         known["other_gpus"] = tuple(known.get("other_gpus", ()))
+        known["cpu_features"] = tuple(features)
         return cls(**known)
 
 
@@ -103,6 +122,8 @@ def read_machine(*, look_for_gpus: bool, environment: Mapping[str, str] | None =
         nvidia_gpus=count_nvidia_gpus() if look_for_gpus else None,
         mlx=find_spec("mlx_vlm") is not None if look_for_gpus else None,
         environment={name: inherited[name] for name in INHERITED if name in inherited},
+        memory_limit_bytes=memory_limit(),
+        cpu_features=read_features(),
     )
 
 

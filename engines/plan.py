@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from engines.memory.bill import Budget
+
 PER_SPAWN = "<per spawn>"
 """Stands in a plan for a value that each spawn gets anew: its key, its port, its marker."""
 
@@ -27,6 +29,8 @@ class Memory:
 
     predicted: int | None
     bill: Mapping[str, int] = field(default_factory=dict)
+    budget: Budget | None = None
+    """The sum that the window was sized with, where the engine sizes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,17 @@ class LaunchSettings:
     threads: int | None = None
     cap: int | None = None
     """The brake's remembered cap in tokens."""
+    reserved_bytes: int = 0
+    """What other children that stay hold or are predicted to hold."""
+    available_bytes: int | None = None
+    """What is free at this load; None: the plan depends on nothing that changes from one second to the next."""
+    free_memory_rule: bool = True
+    """Whether a window is reduced to what is free."""
+    respawn: bool = False
+    """The brake starts the same model again: what is free now does not count."""
+    repacked_bytes: int | None = None
+    """The server's own copy of this model's weights, where an earlier child's output or the file's tensors tell it;
+    None: as much as one copy is assumed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,5 +82,9 @@ class LaunchPlan:
                 "bound_by": w.bound_by,
                 "reason": w.reason,
             },
-            "memory": {"predicted": m.predicted, "bill": dict(m.bill)},
+            "memory": {
+                "predicted": m.predicted,
+                "bill": dict(m.bill),
+                "budget": m.budget.to_json() if m.budget is not None else None,
+            },
         }

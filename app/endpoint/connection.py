@@ -22,11 +22,14 @@ KEEPALIVE_SECONDS = 60.0
 HEADER_BYTES = 8190
 """The longest line of a request's head (aiohttp's default)."""
 
+CORS = web.RequestKey("cors", dict[str, str])
+"""What an answer to this request has to carry so that an allowed page may read it."""
+
 
 class Connection(web.RequestHandler):
     """Made by the server for each connection; ``begun`` and ``ended`` stand around every request."""
 
-    def __init__(self, server: web.Server, seconds: float = HEADER_SECONDS) -> None:
+    def __init__(self, server: web.Server, header_seconds: float) -> None:
         super().__init__(
             server,
             loop=asyncio.get_running_loop(),
@@ -35,7 +38,7 @@ class Connection(web.RequestHandler):
             max_field_size=HEADER_BYTES,
             auto_decompress=False,  # no SDK compresses its requests; a bomb would
         )
-        self._seconds = seconds
+        self._seconds = header_seconds
         self._timer: asyncio.TimerHandle | None = None
         self._serving = False
 

@@ -101,8 +101,11 @@ def overflow(prompt_tokens: int, window: int, reduced_from: int | None = None) -
     )
 
 
-def from_child(status: int, body: bytes) -> ApiError:
-    """A llama-server's refusal, put right: its statuses blame itself for what the request did wrong. Pure."""
+def from_child(status: int, body: bytes, *, begun: bool = False) -> ApiError:
+    """A llama-server's refusal, put right: its statuses blame itself for what the request did wrong. Pure.
+
+    ``begun``: it had taken the request and was answering; then it is to blame indeed.
+    """
     try:
         error = json.loads(body)["error"]
         message = str(error["message"])
@@ -116,7 +119,9 @@ def from_child(status: int, body: bytes) -> ApiError:
         return ApiError(status, "invalid_request", f"The model's server refused the request: {message}")
     if status == HTTPStatus.NOT_IMPLEMENTED:
         return ApiError(HTTPStatus.BAD_REQUEST, "not_supported", f"This model cannot do that: {message}")
-    if status == HTTPStatus.INTERNAL_SERVER_ERROR:
+    if status == HTTPStatus.INTERNAL_SERVER_ERROR and not begun:
         # Seen: wrong types, tools that are no list, a template that takes no such message, media without a projector.
         return ApiError(HTTPStatus.BAD_REQUEST, "invalid_request", f"The model cannot take this request: {message}")
-    return ApiError(HTTPStatus.BAD_GATEWAY, "engine_failed", f"The model's server failed ({status}): {message}")
+    return ApiError(
+        HTTPStatus.BAD_GATEWAY, "engine_failed", f"The model's server failed ({status}: {message}). Ask again."
+    )

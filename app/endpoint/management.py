@@ -9,6 +9,7 @@ from typing import Any
 
 from aiohttp import web
 
+from app.endpoint.connection import CORS
 from app.endpoint.errors import from_unserved
 from app.endpoint.openai import OpenAiRoutes
 from app.endpoint.stream import StreamAnswer
@@ -71,7 +72,8 @@ class ManagementRoutes:
         """Everything that happens, as server-sent events; ``Last-Event-ID`` resumes."""
         last = request.headers.get("last-event-id", "")
         resume_after = int(last) if EVENT_ID.fullmatch(last) else None
-        answer = StreamAnswer(request, request["cors"])
+        cors = request[CORS]
+        answer = StreamAnswer(request, cors)
         with self._bus.subscribe(resume_after) as subscription:
             await answer.commit({})
             await answer.comment("events")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from aiohttp import web
 
 from app.endpoint.body import encode, read_json
+from app.endpoint.connection import CORS
 from app.endpoint.errors import ApiError, from_library
 from app.endpoint.relay import CHAT_PATH, COMPLETIONS_PATH, Call, Relay
 from app.endpoint.requests import ChatRequest, Common, CompletionRequest, check, check_media
@@ -28,7 +30,8 @@ class Chosen:
     """What the user settled about models."""
 
     default_model: str | None = None
-    pinned: frozenset[str] = frozenset()
+    pinned: Container[str] = frozenset()
+    """Ids of the models to keep loaded; asked anew for every turn, since the user may change them."""
 
 
 class OpenAiRoutes:
@@ -102,7 +105,7 @@ class OpenAiRoutes:
         self, request: web.Request, path: str, body: dict[str, Any], checked: Common, model: Model
     ) -> web.StreamResponse:
         call = Call(model, path, encode(rewrite(body, model.id)), bool(checked.stream))
-        headers: dict[str, str] = request["cors"]
+        headers: dict[str, str] = request[CORS]
         if call.stream:
             return await self._relay.stream(request, call, headers)
         return await self._relay.whole(call, headers)

@@ -11,7 +11,7 @@ from http import HTTPStatus
 from aiohttp import web
 
 from app.endpoint import guard
-from app.endpoint.connection import Connection
+from app.endpoint.connection import CORS, HEADER_SECONDS, Connection
 from app.endpoint.errors import ApiError, from_fault, json_error
 
 log = logging.getLogger(__name__)
@@ -63,8 +63,15 @@ def bind(host: str, port: int) -> socket.socket:
 class EndpointServer:
     """Serves until ``stop``. Make and use it on the loop."""
 
-    def __init__(self, routes: Iterable[web.RouteDef], rules: guard.GuardRules, listener: socket.socket) -> None:
+    def __init__(
+        self,
+        routes: Iterable[web.RouteDef],
+        rules: guard.GuardRules,
+        listener: socket.socket,
+        header_seconds: float = HEADER_SECONDS,
+    ) -> None:
         self._rules = rules
+        self._header_seconds = header_seconds
         self._listener = listener
         self._answering: set[asyncio.Task[object]] = set()
         application = web.Application(middlewares=[self._guarded])
@@ -87,7 +94,9 @@ class EndpointServer:
         await self._runner.setup()
         server = self._runner.server
         assert server is not None
-        self._server = await asyncio.get_running_loop().create_server(lambda: Connection(server), sock=self._listener)
+        self._server = await asyncio.get_running_loop().create_server(
+            lambda: Connection(server, self._header_seconds), sock=self._listener
+        )
 
     async def stop(self) -> None:
         """Take no new requests, end the answers that are being given, close every connection."""
@@ -107,7 +116,7 @@ class EndpointServer:
         task = asyncio.current_task()
         assert task is not None
         self._answering.add(task)
-        request["cors"] = {}
+        request[CORS] = {}
         try:
             response = await self._checked(request, handler)
         except ApiError as error:
@@ -125,14 +134,14 @@ class EndpointServer:
             self._answering.discard(task)
             connection.ended()
         if not response.prepared:
-            response.headers.update(request["cors"])
+            response.headers.update(request[CORS])
         return response
 
     async def _checked(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         guard.check_host(request.headers.get("host"), self._rules)
         origin = request.headers.get("origin")
         guard.check_origin(origin, self._rules)
-        request["cors"] = guard.cors_headers(origin)
+        request[CORS] = guard.cors_headers(origin)
         if request.method == "OPTIONS":
             return web.Response(status=HTTPStatus.NO_CONTENT, headers=guard.preflight_headers())
         if request.path == "/health":

@@ -9,78 +9,29 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field, replace
 
 from app.events import EventBus
 from app.host import view
 from app.host import vocabulary as v
+from app.host.braking import Braking, Periods
 from app.host.model import Model
 from app.host.notices import KeepsCrashingNotice, LoadFailedNotice, Notice, Notices, Reloaded, WorkerCrashed
-from app.host.refused import Unserved, unserved
+from app.host.refused import unserved
 from app.host.schedule import Phase, Policy, Schedule
-from app.host.status import EngineStatus, NoticeStatus, Status
+from app.host.status import BrakeStatus, EngineStatus, NoticeStatus, Status
+from app.host.turn import Running, Ticket, Turn, WaitView
 from engines import Child, ChildLost, Engine, EngineError, LaunchPlan, LaunchSettings, Machine
+from engines.errors import LoadTimedOut
+from engines.memory.pressure import Sensor
 
 log = logging.getLogger(__name__)
 
+RESPAWN_SECONDS = 30.0
+"""Bound of a load that the brake asked for: the model was just here, and its file is likely still in memory."""
 REPORT_SECONDS = 1.0
 """How often a waiting turn hears how it stands."""
-
-
-@dataclass(slots=True)
-class Ticket:
-    """One turn on its way through the schedule."""
-
-    id: int
-    model: Model
-    asked: float
-    by_user: bool
-    hold: bool
-    granted: asyncio.Future[Child]
-    broken: asyncio.Future[Unserved]
-    wait: v.Wait | None = None
-    started_load: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """A granted turn: the child is the holder's until the ``async with`` ends."""
-
-    id: int
-    model: Model
-    child: Child
-    queued_seconds: float
-    """From asking to the grant, a load included."""
-    load_seconds: float | None
-    """How long the child took to load, when this turn waited for that load."""
-    notices: tuple[NoticeStatus, ...]
-    """What the user has to be told with this answer."""
-    broken: asyncio.Future[Unserved]
-    """Done when the turn is broken off: the child died, or the application closes."""
-
-
-@dataclass(frozen=True, slots=True)
-class WaitView:
-    """How a waiting turn stands; ``seconds`` since it was asked."""
-
-    seconds: float
-    reason: v.WaitReason
-    ahead: int
-    progress: float | None
-
-
-@dataclass(slots=True)
-class Running:
-    """What the host has of one child of the schedule."""
-
-    id: int
-    model: Model
-    plan: LaunchPlan | None = None
-    child: Child | None = None
-    loading: asyncio.Task[None] | None = None
-    progress: float | None = None
-    stop: v.StopReason | None = None
 
 
 @dataclass(slots=True)
@@ -94,6 +45,9 @@ class Host:
     launch_settings: LaunchSettings
     bus: EventBus
     clock: Callable[[], float] = time.monotonic
+    sensor: Sensor | None = None
+    """None: no brake."""
+    periods: Periods = field(default_factory=Periods)
     notices: Notices = field(default_factory=Notices)
     _running: dict[int, Running] = field(default_factory=dict)
     _tickets: dict[int, Ticket] = field(default_factory=dict)
@@ -104,9 +58,15 @@ class Host:
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
     _last_id: int = 0
     _schedule: Schedule = field(init=False)
+    _brake: Braking | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self._schedule = Schedule(self.policy)
+        if self.sensor is not None:
+            pinned = self.launch_settings.window is not None
+            self._brake = Braking(
+                self, self.sensor, ram_bytes=self.machine.usable_bytes, pinned=pinned, periods=self.periods
+            )
 
     # --- the doors ----------------------------------------------------------------------------------------------------
 
@@ -123,6 +83,8 @@ class Host:
         ``waiting`` is called every second until then. Raises ``Unserved``. Leaving by whatever way, cancelled in the
         very tick of the grant included, gives the slot back.
         """
+        if self._brake is not None and self._is_free(model.id):
+            await self._brake.before_turn(model)
         ticket = self._ticket(model, by_user=by_user)
         self._models[model.id] = model
         if by_user:
@@ -137,24 +99,42 @@ class Host:
             queued = self.clock() - ticket.asked
             load = child.load_seconds if ticket.started_load else None
             owed = tuple(self._owed.pop(model.id, ()))
+            if self._brake is not None:
+                self._brake.turn_begins(model)
             yield Turn(ticket.id, model, child, queued, load, owed, ticket.broken)
         finally:
+            served = ticket.granted.done() and not ticket.granted.cancelled() and ticket.granted.exception() is None
             self._drop(ticket)
+            if served and self._brake is not None and not ticket.broken.done():
+                # Asked for before the slot is given back: what follows a turn comes before those that wait.
+                self._task(self._brake.after_turn(model, self._held(self._ask_hold(model, ahead=True))))
             self._post(v.TurnEnded(self.clock(), ticket.id))
 
-    @asynccontextmanager
-    async def hold(self, model: Model, *, ahead: bool = False) -> AsyncIterator[Child]:
+    def hold(self, model: Model, *, ahead: bool = False) -> AbstractAsyncContextManager[Child]:
         """Have all slots of a loaded model's child, with nothing in flight. Raises ``Unserved`` when it is not loaded.
 
-        ``ahead`` of the turns that wait: for what must happen between two of them.
+        It is asked for at once, ``ahead`` of the turns that wait for what must happen between two of them.
         """
-        ticket = self._ticket(model, hold=True)
-        self._post(v.HoldAsked(self.clock(), ticket.id, model.id, ahead))
+        return self._held(self._ask_hold(model, ahead=ahead))
+
+    async def look_at_idle_children(self) -> None:
+        """Take the brake's idle samples where they are due; the monitor calls it."""
+        if self._brake is None:
+            return
+        ready = [r for r in self._running.values() if r.child is not None and self._is_free(r.model.id)]
+        ready.sort(key=lambda r: -(r.plan.memory.bill.get("kv", 0) if r.plan is not None else 0))
+        await self._brake.idle([r.model for r in ready])
+
+    def brake_decided(self, model: Model, action: v.BrakeAction, cap: int | None) -> None:
+        """The brake's decision goes the way of all events."""
+        self._post(v.BrakeDecided(self.clock(), model.id, action, cap))
+
+    def planned_window(self, model: Model) -> int | None:
+        """The window a load without a cap would get; None where there is no plan."""
         try:
-            yield await ticket.granted
-        finally:
-            self._drop(ticket)
-            self._post(v.HoldEnded(self.clock(), ticket.id))
+            return self.plan(model).window.planned
+        except EngineError:
+            return None
 
     async def load(self, model: Model) -> None:
         """Load a model because the user asked: it forgives a model that kept crashing. Raises ``Unserved``."""
@@ -198,6 +178,7 @@ class Host:
         children = [
             view.child_status(
                 self._schedule.children[r.id],
+                brake=self._brake.status(r.model.id) if self._brake is not None else BrakeStatus(),
                 plan=r.plan,
                 child=r.child,
                 progress=r.progress,
@@ -279,25 +260,23 @@ class Host:
     def _spawn(self, effect: v.Spawn) -> None:
         running = Running(effect.child, self._models[effect.model])
         self._running[effect.child] = running
-        running.loading = self._task(self._load(running, effect.cap))
+        running.loading = self._task(self._load(running, effect))
         self._tell("child_loading", running)
 
-    async def _load(self, running: Running, cap: int | None) -> None:
+    async def _load(self, running: Running, effect: v.Spawn) -> None:
         def progress(value: float) -> None:
             running.progress = value
 
-        model = running.model
         try:
-            settings = self.launch_settings if cap is None else _with_cap(self.launch_settings, cap)
-            running.plan = self.engine.plan(model.id, model.facts, self.machine, settings)
-            child = await self.engine.start(running.plan, progress)
+            running.plan = await self._plan_load(running, effect)
+            seconds = RESPAWN_SECONDS if effect.reason is v.SpawnReason.BRAKE else None
+            async with asyncio.timeout(seconds):
+                child = await self.engine.start(running.plan, progress)
         except asyncio.CancelledError:
             self._gone(running)
             return
-        except Exception as error:
-            if not isinstance(error, EngineError):
-                log.exception("loading %s failed by a fault of ours", model.id)
-            self._load_failed(running, error)
+        except Exception as error:  # noqa: BLE001 - whatever it is, those who wait have to hear of it
+            self._load_failed(running, effect, error)
             return
         running.child, running.loading = child, None
         if running.stop is not None:  # the stop came in the very moment the load ended
@@ -305,15 +284,50 @@ class Host:
             self._gone(running)
             return
         asyncio.ensure_future(child.died).add_done_callback(lambda died: self._died(running, died.result()))
-        self._tell("child_ready", running, seconds=round(child.load_seconds, 3))
-        if model.id in self._idle_reaped:
-            self._idle_reaped.discard(model.id)
-            window = child.facts.allocated_window
-            self.say(Reloaded(model.id, model.name, "idle", child.load_seconds, window), next_turn=True)
+        self._loaded(running, child, effect)
         self._post(v.ChildReady(self.clock(), running.id, child.facts.slots))
 
-    def _load_failed(self, running: Running, error: Exception) -> None:
+    async def _plan_load(self, running: Running, effect: v.Spawn) -> LaunchPlan:
+        """The plan of a real load: with what others hold, what is free now, and what the brake remembers."""
+        model, cap = running.model, effect.cap
+        if self._brake is not None:
+            cap = self._brake.cap_for(model, effect.reason, effect.cap)
+        settings = replace(
+            self.launch_settings,
+            cap=cap,
+            respawn=effect.reason is v.SpawnReason.BRAKE,
+            reserved_bytes=sum(view.held_bytes(r) for r in self._running.values() if r is not running),
+            available_bytes=await asyncio.to_thread(self._available_bytes),
+        )
+        return self.engine.plan(model.id, model.facts, self.machine, settings)
+
+    def _available_bytes(self) -> int | None:
+        """What can be had without swapping, bounded by our own container. Blocking."""
+        return self.sensor.read().available_bytes if self.sensor is not None else None
+
+    def _loaded(self, running: Running, child: Child, effect: v.Spawn) -> None:
+        """Say what a user has to know of a load."""
+        model, window = running.model, child.facts.allocated_window
+        self._tell("child_ready", running, seconds=round(child.load_seconds, 3))
+        idle = model.id in self._idle_reaped
+        self._idle_reaped.discard(model.id)
+        said = self._brake is not None and self._brake.spawned(
+            model, effect.reason, seconds=child.load_seconds, window=window
+        )
+        if idle and not said:
+            self.say(Reloaded(model.id, model.name, "idle", child.load_seconds, window), next_turn=True)
+        bound = view.memory_bound(running.plan, model)
+        if bound is not None and effect.reason is v.SpawnReason.TURN:
+            self.say(bound, next_turn=True)
+
+    def _load_failed(self, running: Running, effect: v.Spawn, error: Exception) -> None:
+        if isinstance(error, TimeoutError):
+            error = LoadTimedOut(running.model.name, detail=f"{RESPAWN_SECONDS:.0f} s")
+        if not isinstance(error, EngineError):
+            log.error("loading %s failed by a fault of ours", running.model.id, exc_info=error)
         del self._running[running.id]
+        if self._brake is not None:
+            self._brake.spawn_failed(running.model, effect.reason, error)
         shown = unserved(v.LoadFailure(error), running.model.name)
         log.warning("%s", shown.sentence)
         self.say(LoadFailedNotice(running.model.id, shown.sentence, shown.code))
@@ -337,6 +351,8 @@ class Host:
 
     def _gone(self, running: Running) -> None:
         self._running.pop(running.id, None)
+        if self._brake is not None and running.stop is not None:
+            self._brake.gone(running.model, running.stop)
         self._tell("child_stopped", running)
         self._post(v.MemoryFreed(self.clock(), running.id))
 
@@ -344,6 +360,8 @@ class Host:
         if running.stop is not None or running.child is None:
             return
         del self._running[running.id]
+        if self._brake is not None:
+            self._brake.gone(running.model, v.StopReason.USER)
         log.warning("the server of %s ended unasked (%d)", running.model.id, exit_code)
         self.say(WorkerCrashed(running.model.id, running.model.name, exit_code), next_turn=True)
         self._tell("worker_crashed", running, exit_code=exit_code)
@@ -356,6 +374,24 @@ class Host:
         ticket = Ticket(self._last_id, model, self.clock(), by_user, hold, loop.create_future(), loop.create_future())
         self._tickets[ticket.id] = ticket
         return ticket
+
+    def _ask_hold(self, model: Model, *, ahead: bool) -> Ticket:
+        ticket = self._ticket(model, hold=True)
+        self._post(v.HoldAsked(self.clock(), ticket.id, model.id, ahead))
+        return ticket
+
+    @asynccontextmanager
+    async def _held(self, ticket: Ticket) -> AsyncIterator[Child]:
+        try:
+            yield await ticket.granted
+        finally:
+            self._drop(ticket)
+            self._post(v.HoldEnded(self.clock(), ticket.id))
+
+    def _is_free(self, model_id: str) -> bool:
+        """Whether the model's child is ready with nothing in flight and nobody waiting for it."""
+        wanted = any(item.model == model_id for item in self._schedule.waiting.values())
+        return not wanted and any(c.model == model_id and c.idle for c in self._schedule.children.values())
 
     def _drop(self, ticket: Ticket) -> None:
         del self._tickets[ticket.id]
@@ -386,7 +422,3 @@ class Host:
     def _tell(self, kind: str, running: Running, **more: float | str) -> None:
         facts: Mapping[str, object] = {"model": running.model.id, "child": running.id, **more}
         self.bus.publish(kind, facts)
-
-
-def _with_cap(settings: LaunchSettings, cap: int) -> LaunchSettings:
-    return LaunchSettings(settings.window, settings.threads, cap)

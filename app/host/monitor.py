@@ -14,5 +14,6 @@ IDLE_SECONDS = 5.0
 async def watch(host: Host) -> None:
     """Tick until cancelled. A child's death needs no looking: the host hears of it at once."""
     while True:
-        await asyncio.sleep(BUSY_SECONDS if host.busy else IDLE_SECONDS)
+        await asyncio.sleep(BUSY_SECONDS if host.busy else min(IDLE_SECONDS, host.periods.idle))
         host.tick()
+        await host.look_at_idle_children()

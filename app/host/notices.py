@@ -144,6 +144,79 @@ class Reloaded:
 
 
 @dataclass(frozen=True, slots=True)
+class WindowReduced:
+    """The brake made a window smaller; windows in tokens."""
+
+    model: str
+    name: str
+    before: int | None
+    after: int | None
+    trained: int | None
+    kind = "acted"
+
+    @property
+    def sentence(self) -> str:
+        """Says from what to what and why, and when it grows again."""
+        before = f" from {self.before:,}" if self.before is not None else ""
+        trained = f" of {self.trained:,} that it was trained for" if self.trained is not None else ""
+        return (
+            f"The system is short of memory: the window of {self.name} was reduced{before} to "
+            f"{self.after or 0:,} tokens{trained}. It grows again when memory has been calm for a while; closing "
+            "other programs helps."
+        )
+
+    @property
+    def numbers(self) -> Mapping[str, int | float | str]:
+        """Windows in tokens."""
+        known = {"before": self.before, "after": self.after, "trained": self.trained}
+        return {name: value for name, value in known.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class PressureElsewhere:
+    """Memory is short, but not because of this child."""
+
+    model: str
+    footprint: int | None
+    kind = "external"
+
+    @property
+    def sentence(self) -> str:
+        """Says that it is not us, and what to do."""
+        held = f" The model holds {self.footprint / 2**20:,.0f} MiB of it." if self.footprint is not None else ""
+        return f"The system is short of memory because of other programs.{held} Close what you do not need."
+
+    @property
+    def numbers(self) -> Mapping[str, int | float | str]:
+        """Bytes that the model's server holds."""
+        return {} if self.footprint is None else {"footprint": self.footprint}
+
+
+@dataclass(frozen=True, slots=True)
+class WindowBound:
+    """Memory holds less than the model was trained for; windows in tokens, the rest in bytes."""
+
+    model: str
+    name: str
+    window: int
+    trained: int
+    reason: str
+    predicted: int | None
+    kind = "bound"
+
+    @property
+    def sentence(self) -> str:
+        """Says both windows and the sum behind them."""
+        return f"Memory holds a window of {self.window:,} of the {self.trained:,} tokens of {self.name}: {self.reason}."
+
+    @property
+    def numbers(self) -> Mapping[str, int | float | str]:
+        """Windows in tokens, memory in bytes."""
+        predicted = {} if self.predicted is None else {"predicted": self.predicted}
+        return {"window": self.window, "trained": self.trained, **predicted}
+
+
+@dataclass(frozen=True, slots=True)
 class OrphansReaped:
     """Servers that a former run left behind were stopped."""
 

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from app.host import schedule as s
 from app.host import vocabulary as v
+from app.host.model import Model
+from app.host.notices import WindowBound
 from app.host.status import BrakeStatus, ChildState, ChildStatus, MemoryStatus, WaitingStatus, WindowStatus
+from app.host.turn import Running
 from engines import Child, LaunchPlan
 
 
 def child_status(
-    scheduled: s.Child, *, plan: LaunchPlan | None, child: Child | None, progress: float | None, stopping: bool
+    scheduled: s.Child,
+    *,
+    plan: LaunchPlan | None,
+    child: Child | None,
+    progress: float | None,
+    stopping: bool,
+    brake: BrakeStatus,
 ) -> ChildStatus:
     """One child as the tray and the API show it."""
     state = ChildState.STOPPING if stopping else ChildState.READY if child is not None else ChildState.LOADING
@@ -27,7 +36,7 @@ def child_status(
             measured=child.measured_bytes if child is not None else None,
             bill=dict(plan.memory.bill) if plan is not None else {},
         ),
-        brake=BrakeStatus(cap=scheduled.cap),
+        brake=brake,
         load_seconds=round(child.load_seconds, 3) if child is not None else None,
         pinned=scheduled.traits.pinned,
     )
@@ -50,4 +59,22 @@ def _window(plan: LaunchPlan | None, child: Child | None) -> WindowStatus:
         working=allocated,
         bound_by=plan.window.bound_by,
         reason=plan.window.reason,
+    )
+
+
+def held_bytes(running: Running) -> int:
+    """What a child that stays holds, or is predicted to hold, its mapped weights included."""
+    measured = running.child.measured_bytes if running.child is not None else None
+    predicted = running.plan.memory.predicted if running.plan is not None else None
+    return (measured if measured is not None else predicted or 0) + running.model.facts.weights_bytes
+
+
+def memory_bound(plan: LaunchPlan | None, model: Model) -> WindowBound | None:
+    """The notice for a load whose window memory bounds; None for any other."""
+    if plan is None or plan.window.planned is None or plan.window.trained is None:
+        return None
+    if plan.window.bound_by not in {"memory", "free memory"} or plan.window.planned >= plan.window.trained:
+        return None
+    return WindowBound(
+        model.id, model.name, plan.window.planned, plan.window.trained, plan.window.reason, plan.memory.predicted
     )

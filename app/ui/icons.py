@@ -13,7 +13,8 @@ from typing import Final
 from PySide6.QtCore import QRectF, Qt
 from PySide6.QtGui import QColor, QIcon, QPainter, QPainterPath, QPainterPathStroker, QPixmap
 
-from app.ui.menu import IconState, Tone
+from app.ui.entries import Tone
+from app.ui.menu import IconState
 
 SIZES: Final = (16, 22, 24, 32, 48, 64)
 """Logical pixels: what panels ask for (16 Windows, 22 KDE and GNOME, 24 XEmbed, the rest scaled desktops)."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from html import escape
+
 from PySide6.QtCore import QTimer, Signal
-from PySide6.QtGui import QAction, QGuiApplication, QPalette
+from PySide6.QtGui import QAction, QActionGroup, QGuiApplication, QPalette
 from PySide6.QtWidgets import QMenu, QWidget
 
 from app.ui import icons
-from app.ui.menu import Action, Entry, Intent, Label, Separator, Submenu, shortened
+from app.ui.entries import Action, Entry, Intent, Label, Separator, Submenu, shape, shortened
 
 MENU_CHARACTERS = 80
 """Longest line of a menu: about 560 pixels in a common font, which every screen has (ours)."""
@@ -32,6 +34,7 @@ class LiveMenu(QMenu):
         self._waiting: tuple[Entry, ...] | None = None
         self._rows: list[QAction] = []
         self._menus: list[LiveMenu] = []
+        self.setToolTipsVisible(True)
         self.aboutToShow.connect(lambda: self.setPalette(_with_dark_labels(QGuiApplication.palette())))
         # Not in the signal itself: it comes before the action that was picked has fired.
         self.aboutToHide.connect(lambda: QTimer.singleShot(0, self, self._catch_up))
@@ -41,7 +44,7 @@ class LiveMenu(QMenu):
         self._waiting = None
         if entries == self._entries:
             return
-        if _shape(entries) == _shape(self._entries):
+        if shape(entries) == shape(self._entries):
             self._entries = entries
             self._update()
         elif self.isVisible():
@@ -71,39 +74,48 @@ class LiveMenu(QMenu):
             else:
                 row = QAction(self)
                 if isinstance(entry, Action):
-                    row.triggered.connect(lambda _checked=False, intent=entry.intent: self.chosen.emit(intent))
+                    row.triggered.connect(lambda _checked=False, intent=entry.intent: self._choose(intent))
+                    if entry.radio:
+                        # Alone in its group: several may be checked, and it is only the group that draws a dot.
+                        group = QActionGroup(row)
+                        group.setExclusionPolicy(QActionGroup.ExclusionPolicy.ExclusiveOptional)
+                        group.addAction(row)
                 self.addAction(row)
                 self._rows.append(row)
+
+    def _choose(self, intent: Intent) -> None:
+        self._update()  # Qt has checked the row already; what is so, the entries say
+        self.chosen.emit(intent)
 
     def _update(self) -> None:
         submenus = iter(self._menus)
         for row, entry in zip(self._rows, self._entries, strict=True):
+            if not isinstance(entry, Separator):
+                row.setText(_line(entry.text))
+                row.setToolTip(_whole(entry.text))
             match entry:
                 case Label():
-                    row.setText(_line(entry.text))
                     row.setIcon(icons.dot(entry.tone))
                     row.setEnabled(False)
                 case Action():
-                    row.setText(_line(entry.text))
                     row.setEnabled(entry.enabled)
                     row.setCheckable(entry.checked is not None)
                     row.setChecked(bool(entry.checked))
                 case Submenu():
-                    row.setText(_line(entry.text))
                     row.setEnabled(entry.enabled)
                     next(submenus).show_entries(entry.entries)
                 case Separator():
                     pass
 
 
-def _shape(entries: tuple[Entry, ...]) -> list[tuple[type[Entry], Intent | None]]:
-    """What stays when entries are changed in place: above all, what a click on each means."""
-    return [(type(entry), entry.intent if isinstance(entry, Action) else None) for entry in entries]
-
-
 def _line(text: str) -> str:
     """One line of a menu; an ampersand would mark a shortcut."""
     return shortened(" ".join(text.split()), MENU_CHARACTERS).replace("&", "&&")
+
+
+def _whole(text: str) -> str:
+    """The tip for a line that is cut: all of the text, wrapped. None for one that is whole."""
+    return f"<p>{escape(text)}</p>" if len(" ".join(text.split())) > MENU_CHARACTERS else ""
 
 
 def _with_dark_labels(palette: QPalette) -> QPalette:

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from datetime import UTC, datetime, tzinfo
 from enum import StrEnum
 
-from app.host.status import ChildState, ChildStatus, NoticeStatus, Status, WindowStatus
+from app.host.status import ChildState, ChildStatus, NoticeStatus, WindowStatus
+from app.ui.entries import (
+    Action,
+    CopyAddress,
+    Entry,
+    Label,
+    OpenLog,
+    Quit,
+    StartWithSystem,
+    Submenu,
+    Tone,
+    grouped,
+    shortened,
+)
+from app.ui.models_menu import models_menu
+from app.ui.view import TrayView, held, percent, when
 
 RECENT_NOTICES = 10
 """Notices in the submenu: what fits beside a menu on a 768-pixel screen with room to spare (ours)."""
@@ -22,82 +36,6 @@ REDUCED_BOUNDS = frozenset({"free memory", "brake"})
 """The bounds under which this load's window is smaller than the machine could hold when at rest."""
 
 
-@dataclass(frozen=True, slots=True)
-class CopyAddress:
-    """Put the endpoint's address on the clipboard (the tray has done so before it forwards this)."""
-
-    url: str
-
-
-@dataclass(frozen=True, slots=True)
-class Unload:
-    """Stop the child of this model; while it loads, give the load up."""
-
-    model: str
-
-
-@dataclass(frozen=True, slots=True)
-class OpenLog:
-    """Show the log in the desktop's own viewer."""
-
-
-@dataclass(frozen=True, slots=True)
-class OpenFolder:
-    """Show the folder of models in the desktop's file manager."""
-
-
-@dataclass(frozen=True, slots=True)
-class Quit:
-    """End the program."""
-
-
-Intent = CopyAddress | Unload | OpenLog | OpenFolder | Quit
-"""What the user asked for. The composition root decides what becomes of it."""
-
-
-class Tone(StrEnum):
-    """How much a line wants to be seen."""
-
-    PLAIN = "plain"
-    AMBER = "amber"
-    RED = "red"
-
-
-@dataclass(frozen=True, slots=True)
-class Label:
-    """A line to read."""
-
-    text: str
-    tone: Tone = Tone.PLAIN
-
-
-@dataclass(frozen=True, slots=True)
-class Action:
-    """A line to choose. ``checked`` is None where there is nothing to check."""
-
-    text: str
-    intent: Intent
-    enabled: bool = True
-    checked: bool | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Separator:
-    """A line between groups."""
-
-
-@dataclass(frozen=True, slots=True)
-class Submenu:
-    """A menu in the menu."""
-
-    text: str
-    entries: tuple[Entry, ...]
-    enabled: bool = True
-
-
-Entry = Label | Action | Separator | Submenu
-
-
 class IconState(StrEnum):
     """What the mark in the tray shows."""
 
@@ -108,35 +46,10 @@ class IconState(StrEnum):
     PROBLEM = "problem"
 
 
-@dataclass(frozen=True, slots=True)
-class TrayView:
-    """All that the tray shows."""
-
-    status: Status
-    base_url: str | None
-    """The endpoint's address, ``/v1`` included; None while it is not open."""
-    names: Mapping[str, str]
-    """Model id to the name people know it by; an id that is missing is shown as it is."""
-    closing: bool = False
-    problem: str | None = None
-    """A sentence that says what is wrong and what to do."""
-    zone: tzinfo | None = None
-    """Time zone of the notices' clock; None is this machine's."""
-
-    def name(self, model: str) -> str:
-        """The display name of a model id."""
-        return self.names.get(model, model)
-
-
 def menu(view: TrayView) -> tuple[Entry, ...]:
     """The entries from top to bottom; groups that are empty leave no separator behind."""
-    groups = (_state(view), _endpoint(view), _unload(view), _machine(view), _end(view))
-    entries: list[Entry] = []
-    for group in filter(None, groups):
-        if entries:
-            entries.append(Separator())
-        entries.extend(group)
-    return tuple(entries)
+    models: tuple[Entry, ...] = (*_state(view), models_menu(view))
+    return grouped(models, _endpoint(view), _machine(view), _end(view))
 
 
 def icon_state(view: TrayView) -> IconState:
@@ -158,11 +71,6 @@ def tooltip(view: TrayView) -> str:
     return shortened("\n".join(lines), TOOLTIP_CHARACTERS)
 
 
-def shortened(text: str, characters: int) -> str:
-    """``text`` in at most so many characters (at least 1), with an ellipsis where something was cut."""
-    return text if len(text) <= characters else text[: characters - 1].rstrip() + "…"
-
-
 def _state(view: TrayView) -> tuple[Label, ...]:
     labels: list[Label] = []
     if view.problem is not None:
@@ -173,16 +81,22 @@ def _state(view: TrayView) -> tuple[Label, ...]:
         labels.extend(_child(child, view.name(child.model)))
     if not view.status.children:
         labels.append(Label("No model loaded"))
-    waiting = len(view.status.waiting)
+    for choice in view.choices():
+        labels.append(Label(f"Next: {view.name(choice.model)}{_after(when(choice, view.status))}"))
+    waiting = sum(not turn.by_user for turn in view.status.waiting)
     if waiting:
         labels.append(Label("1 request waits" if waiting == 1 else f"{waiting:,} requests wait"))
     return tuple(labels)
 
 
+def _after(time: str) -> str:
+    return "" if time == "next" else f", {time}"
+
+
 def _child(child: ChildStatus, name: str) -> Iterator[Label]:
     match child.state:
         case ChildState.LOADING:
-            yield Label(f"Loading {name}…" + _percent(child.progress))
+            yield Label(f"Loading {name}…" + percent(child.progress))
         case ChildState.STOPPING:
             yield Label(f"Unloading {name}…")
         case ChildState.READY:
@@ -190,14 +104,10 @@ def _child(child: ChildStatus, name: str) -> Iterator[Label]:
             yield from _bound(child.window)
 
 
-def _percent(progress: float | None) -> str:
-    return "" if progress is None else f" {int(min(max(progress, 0.0), 1.0) * 100)} %"
-
-
 def _tokens(window: WindowStatus) -> Iterator[str]:
-    held = _held(window)
-    if held is not None:
-        yield f"{held:,} tokens"
+    tokens = held(window)
+    if tokens is not None:
+        yield f"{tokens:,} tokens"
 
 
 def _answers(busy: int) -> Iterator[str]:
@@ -206,16 +116,11 @@ def _answers(busy: int) -> Iterator[str]:
 
 
 def _bound(window: WindowStatus) -> Iterator[Label]:
-    held = _held(window)
-    if window.bound_by not in MEMORY_BOUNDS or held is None or window.trained is None:
+    tokens = held(window)
+    if window.bound_by not in MEMORY_BOUNDS or tokens is None or window.trained is None:
         return
-    if held < window.trained:
-        yield Label(f"Memory holds {held:,} of {window.trained:,}", Tone.AMBER)
-
-
-def _held(window: WindowStatus) -> int | None:
-    """Tokens that a conversation may have: what is known best, in the order of how it binds."""
-    return next((n for n in (window.working, window.allocated, window.planned) if n is not None), None)
+    if tokens < window.trained:
+        yield Label(f"Memory holds {tokens:,} of {window.trained:,}", Tone.AMBER)
 
 
 def _is_reduced(child: ChildStatus) -> bool:
@@ -228,15 +133,6 @@ def _endpoint(view: TrayView) -> tuple[Entry, ...]:
     return (Label(view.base_url), Action("Copy address", CopyAddress(view.base_url), not view.closing))
 
 
-def _unload(view: TrayView) -> tuple[Entry, ...]:
-    def action(child: ChildStatus) -> Action:
-        verb = "Stop loading" if child.state is ChildState.LOADING else "Unload"
-        enabled = child.state is not ChildState.STOPPING and not view.closing
-        return Action(f"{verb} {view.name(child.model)}", Unload(child.model), enabled)
-
-    return tuple(action(child) for child in view.status.children)
-
-
 def _machine(view: TrayView) -> tuple[Entry, ...]:
     engine = view.status.engine
     line = f"Engine: {engine.name.upper()}" + (f" — {engine.reason}" if engine.reason else "")
@@ -244,9 +140,15 @@ def _machine(view: TrayView) -> tuple[Entry, ...]:
     return (
         Label(line),
         *((Submenu("Recent", recent),) if recent else ()),
-        Action("Open models folder", OpenFolder(), not view.closing),
         Action("Open log", OpenLog(), not view.closing),
+        *_autostart(view),
     )
+
+
+def _autostart(view: TrayView) -> Iterator[Action]:
+    if view.autostart is not None:
+        change = StartWithSystem(not view.autostart)
+        yield Action("Start with the system", change, not view.closing, checked=view.autostart)
 
 
 def _notice(notice: NoticeStatus, zone: tzinfo | None) -> Label:

@@ -11,6 +11,9 @@ from engines.errors import ServerMissing
 from engines.llama_cpp import arguments
 from engines.llama_cpp.server import Launcher
 from engines.machine import Machine
+from engines.memory import repack
+from engines.memory.bill import budget_for
+from engines.memory.free_memory import fitted
 from engines.memory.prediction import predict
 from engines.memory.window import plan_window
 from engines.plan import LaunchPlan, LaunchSettings
@@ -29,7 +32,16 @@ class CpuEngine:
         """What starting ``model`` here would be. Raises ``ServerMissing`` where the machine has no llama-server."""
         if machine.llama_server is None:
             raise ServerMissing("The machine has no llama-server to plan with.")
-        window = plan_window(facts, settings)
+        copied = settings.repacked_bytes
+        if copied is None:
+            copied = repack.at_most(facts, machine.cpu_features)
+        budget = budget_for(
+            facts, ram=machine.ram_bytes, limit=machine.memory_limit_bytes, reserved=settings.reserved_bytes
+        )
+        window = plan_window(facts, settings, budget)
+        available = settings.available_bytes if settings.free_memory_rule and not settings.respawn else None
+        if available is not None and settings.window is None:
+            window = fitted(window, facts, available, copied)
         cores = settings.threads or arguments.threads(machine.physical_cores)
         argv = (
             machine.llama_server.path,
@@ -52,7 +64,7 @@ class CpuEngine:
             argv=argv,
             env=planned_environment(machine.environment, self._config_folder),
             window=window,
-            memory=predict(facts, window.planned),
+            memory=predict(facts, window.planned, copied, budget.spent_on(facts, window.planned)),
             embedding=facts.kind is not ModelKind.CHAT,
         )
 

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 
 from engines.engine import ChildFacts
-from engines.memory.window import padded
+from engines.memory.grid import padded
 from engines.plan import LaunchPlan
 
 log = logging.getLogger(__name__)

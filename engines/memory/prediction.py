@@ -1,48 +1,42 @@
 """What a llama-server on the CPU is predicted to hold right after its load. Pure.
 
-Measured on b10434 and b11434 (anonymous memory at load, one slot, f16 cache): KV + 8 MiB + 48 B a cell, and about
-216 B for every entry of the vocabulary (54 MiB for gemma's 262,144).
+Measured on b10434 and b11434 (anonymous memory at load, one slot, f16 cache): KV + the copy of the weights + 8 MiB +
+48 B a cell + the vocabulary. The compute buffer is not among it: only long prompts touch it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from engines.artifact.facts import ModelFacts
-from engines.artifact.kv import kv_bytes_per_layer
-from engines.memory.window import padded
+from engines.memory.bill import MIB, Budget
+from engines.memory.cost import batch, cells, kv_bytes
 from engines.plan import Memory
 
-MIB = 1024 * 1024
 SERVER_BYTES = 8 * MIB
 BYTES_PER_CELL = 48
-BYTES_PER_VOCABULARY_ENTRY = 216
-UBATCH = 512
-"""Tokens of one micro batch (llama-server's default); a sliding layer holds them besides its window."""
+VOCABULARY_BYTES: Mapping[str | None, int] = {"llama": 180}
+"""For each entry of the vocabulary, by tokenizer: SentencePiece 180 (45 MiB for gemma's 262,144, measured)."""
+VOCABULARY_BYTES_WITH_MERGES = 292
+"""As above, for the others: BPE with its merges (42.4 MiB for 152,288, measured)."""
 
 
-def kv_bytes(facts: ModelFacts, window: int) -> int | None:
-    """Bytes of the KV cache for ``window`` tokens; None for a shape the formula does not model (MLA, unknown).
+def predict(facts: ModelFacts, window: int | None, copied: int, budget: Budget | None = None) -> Memory:
+    """The bill of one child, term by term; ``copied`` is the server's copy of the weights in bytes.
 
-    A sliding layer holds ``pad256(min(window, n_swa + n_ubatch))`` cells where the header says which layers slide.
+    A projector is read into anonymous memory as it is.
     """
-    layers = kv_bytes_per_layer(facts)
-    if layers is None:
-        return None
-    full = padded(window)
-    if facts.sliding_window is None or facts.sliding_pattern is None:
-        return sum(layers) * full
-    sliding = padded(min(full, facts.sliding_window + UBATCH))
-    return sum(size * (sliding if slides else full) for size, slides in zip(layers, facts.sliding_pattern, strict=True))
-
-
-def predict(facts: ModelFacts, window: int | None) -> Memory:
-    """The bill of one child, term by term."""
-    kv = kv_bytes(facts, window) if window is not None else None
+    ubatch = batch(facts, window) if window is not None else 0
+    kv = kv_bytes(facts, window, ubatch=ubatch) if window is not None else None
     if kv is None or window is None:
-        return Memory(None)
+        return Memory(None, budget=budget)
+    entry = VOCABULARY_BYTES.get(facts.tokenizer, VOCABULARY_BYTES_WITH_MERGES)
     bill = {
         "kv": kv,
+        "repacked": copied,
+        "projector": facts.projector_bytes,
         "server": SERVER_BYTES,
-        "cells": BYTES_PER_CELL * padded(window),
-        "vocabulary": BYTES_PER_VOCABULARY_ENTRY * (facts.vocabulary or 0),
+        "cells": BYTES_PER_CELL * sum(cells(facts, window, ubatch=ubatch)),
+        "vocabulary": entry * (facts.vocabulary or 0),
     }
-    return Memory(sum(bill.values()), bill)
+    return Memory(sum(bill.values()), bill, budget)

@@ -62,8 +62,8 @@ def fill(disk: Path) -> None:
 def test_a_given_directory_holds_everything(tmp_path: Path) -> None:
     here = home(tmp_path / "run")
     names = [name for name in dir(type(here)) if isinstance(getattr(type(here), name), property)]
-    assert len(names) == 9
-    assert len({getattr(here, name) for name in names}) == 9
+    assert len(names) == 10
+    assert len({getattr(here, name) for name in names}) == 10
     for name in names:
         assert getattr(here, name).is_relative_to(tmp_path / "run"), name
 

@@ -43,6 +43,7 @@ def test_every_key_is_read() -> None:
         models_folders = ["/mnt/models", "~/models"]
         default_model = "Qwen3-4B"
         window = 8192
+        size_to_free_memory = false
         threads = 3
         max_models = 2
         idle_seconds = 0
@@ -64,6 +65,7 @@ def test_every_key_is_read() -> None:
         "models_folders": (Path("/mnt/models"), Path("~/models").expanduser()),
         "default_model": "Qwen3-4B",
         "window": 8192,
+        "size_to_free_memory": False,
         "threads": 3,
         "max_models": 2,
         "idle_seconds": 0,
@@ -388,7 +390,7 @@ def test_any_variable_is_read_or_named(name: str, text: str) -> None:
     try:
         Environment.read({f"PLIMSOLL_{name}": text})
     except SettingsError as error:
-        assert f"PLIMSOLL_{name}" in error.sentence  # noqa: PT017
+        assert f"PLIMSOLL_{name}" in error.sentence
 
 
 def test_the_environments_window_wins() -> None:

@@ -6,7 +6,7 @@ import asyncio
 import json
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from PySide6.QtCore import QPoint, QRect
 from PySide6.QtGui import QImage
 
 from tests.fixtures.tray_watcher import watching
-from tests.fixtures.xvfb import PATIENCE, POLL, Desktop, desktop
+from tests.fixtures.xvfb import PATIENCE, POLL, Desktop
 
 pytestmark = pytest.mark.desktop
 
@@ -31,16 +31,27 @@ ELSEWHERE = (100, 500)
 LABELS = [
     "Qwen3-4B · 32,768 tokens",
     "Memory holds 32,768 of 131,072",
+    "Models",
     "http://127.0.0.1:27182/v1",
     "Copy address",
-    "Unload Qwen3-4B",
     "Engine: CPU — no NVIDIA GPU found",
     "Recent",
-    "Open models folder",
     "Open log",
+    "Start with the system",
     "Quit",
 ]
 """The menu of the scene ``ready``."""
+
+MODELS = [
+    "Gemma-3-270M · 253 MB · 32,768 tokens",
+    "Qwen3-4B · 4.2 GB · 32,768 tokens",
+    "✕ broken.gguf is damaged: no sense. Download it again.",
+    "Unload Qwen3-4B",
+    "Keep Qwen3-4B loaded",
+    "Look for models again",
+    "Open models folder",
+]
+"""Its submenu."""
 
 RECENT = [
     "08:57 Window reduced to 24,576 tokens: the system is short of memory.",
@@ -49,18 +60,6 @@ RECENT = [
 
 NEVER_MS = 3_600_000
 """Milliseconds of patience for a tray in tests where no window shall stand in."""
-
-
-@pytest.fixture
-def panel() -> Iterator[Desktop]:
-    with desktop(tray=True) as made:
-        yield made
-
-
-@pytest.fixture
-def bare() -> Iterator[Desktop]:
-    with desktop(tray=False) as made:
-        yield made
 
 
 class Program:
@@ -147,6 +146,14 @@ async def open_menu(program: Program, where: Desktop, button: int) -> dict[str, 
     return menu
 
 
+async def open_submenu(program: Program, where: Desktop, menu: dict[str, list[int]], text: str) -> dict[str, list[int]]:
+    """Click on an entry and return the place of each entry of the menu that opens beside it."""
+    where.click(*menu[text])
+    inner: dict[str, list[int]] = (await program.look_until(lambda it: it["menu"] != menu, "the submenu"))["menu"]
+    where.move(*next(iter(inner.values())))
+    return inner
+
+
 async def embedded(program: Program) -> list[int]:
     """Box of the icon, once it sits at the right end of the panel."""
     seen = await program.look_until(lambda it: it["icon"] and it["icon"][0] > 0, "the icon in the panel")
@@ -169,11 +176,53 @@ async def test_left_click_opens_the_same_menu_beside_the_icon(panel: Desktop, tm
         assert list(menu) == LABELS
         _, top, _, height = (await program.look())["icon"]
         assert min(y for _, y in menu.values()) > top + height
-        panel.click(*menu["Recent"])
-        recent = (await program.look_until(lambda it: it["menu"] != menu, "the submenu"))["menu"]
-        panel.move(*next(iter(recent.values())))
+        recent = await open_submenu(program, panel, menu, "Recent")
         panel.screenshot(tmp_path / "tray-menu.png")
         assert list(recent) == RECENT
+
+
+async def test_a_model_is_chosen_with_the_mouse(panel: Desktop, tmp_path: Path) -> None:
+    async with started(panel, "ready") as program:
+        models = await open_submenu(program, panel, await open_menu(program, panel, LEFT), "Models")
+        panel.screenshot(tmp_path / "tray-models.png")
+        assert list(models) == MODELS
+        panel.click(*models[MODELS[2]])  # broken: nothing to choose
+        panel.click(*models[MODELS[0]])
+        assert await program.intent() == {"kind": "LoadModel", "model": "gemma-3-270m"}
+        await program.tell("scene choice")
+        models = await open_submenu(program, panel, await open_menu(program, panel, LEFT), "Models")
+        panel.screenshot(tmp_path / "tray-models-after-this-answer.png")
+        panel.click(*models["Do not load Gemma-3-270M"])
+        assert await program.intent() == {"kind": "Unload", "model": "gemma-3-270m"}
+
+
+async def test_a_long_list_fits_the_screen_part_by_part(panel: Desktop, tmp_path: Path) -> None:
+    async with started(panel, "many") as program:
+        models = await open_submenu(program, panel, await open_menu(program, panel, LEFT), "Models")
+        parts = [text for text in models if " – " in text]
+        panel.screenshot(tmp_path / "tray-models-many.png")
+        assert len(parts) == 3
+        part = await open_submenu(program, panel, models, parts[1])
+        panel.screenshot(tmp_path / "tray-models-many-part.png")
+        assert all(0 <= x < 800 and 0 <= y < 600 for x, y in part.values())
+        model = "Llama-3.1-8B-Instruct-Q4_K_M"
+        panel.click(*part[f"{model} · 7.0 GB · 131,072 tokens"])
+        assert await program.intent() == {"kind": "LoadModel", "model": model}
+
+
+async def test_a_second_start_opens_the_menu_and_the_bubble_waits_for_it_to_close(
+    panel: Desktop, tmp_path: Path
+) -> None:
+    async with started(panel, "ready") as program:
+        await embedded(program)
+        await program.tell("bring_up")
+        await program.tell("notify")
+        seen = await program.look_until(lambda it: bool(it["menu"]), "the menu")
+        panel.screenshot(tmp_path / "tray-second-start.png")
+        assert list(seen["menu"]) == LABELS
+        assert not seen["bubble"]
+        panel.click(*ELSEWHERE)
+        await program.look_until(lambda it: not it["menu"] and bool(it["bubble"]), "the bubble")
 
 
 async def test_the_address_is_on_the_clipboard_when_its_intent_comes(panel: Desktop) -> None:
@@ -231,6 +280,11 @@ async def test_hosts_read_the_menu_and_click_through_dbus(bare: Desktop) -> None
     async with watching(bare.bus) as host, started(bare, "ready") as program:
         menu = await host.menu_with("Quit")
         assert [node.label for node in menu.children if not node.separator] == LABELS
+        models = menu.find("Models")
+        assert models is not None
+        assert [node.label for node in models.children if not node.separator] == MODELS
+        toggles = [(node.toggle, node.checked) for node in models.children if node.toggle]
+        assert toggles == [("radio", False), ("radio", True), ("checkmark", False)]
         recent = menu.find("Recent")
         assert recent is not None
         assert [node.label for node in recent.children] == RECENT
@@ -243,6 +297,13 @@ async def test_hosts_read_the_menu_and_click_through_dbus(bare: Desktop) -> None
         ]
         await host.click("Unload Qwen3-4B")
         assert await program.intent() == {"kind": "Unload", "model": "qwen3-4b"}
+        await host.click("Start with the system")
+        assert await program.intent() == {"kind": "StartWithSystem", "on": False}
+        await host.click(MODELS[0])
+        assert await program.intent() == {"kind": "LoadModel", "model": "gemma-3-270m"}
+        after = (await host.menu()).find("Models")
+        assert after is not None
+        assert [(node.toggle, node.checked) for node in after.children if node.toggle] == toggles
         tooltip = (await host.property("ToolTip"))[2]
         assert tooltip == "Plimsoll\nQwen3-4B · 32,768 tokens\nMemory holds 32,768 of 131,072"
 
@@ -290,12 +351,42 @@ async def test_a_panel_that_comes_late_gets_the_icon(bare: Desktop) -> None:
 async def test_without_a_tray_a_window_shows_the_same_entries(bare: Desktop, tmp_path: Path) -> None:
     async with started(bare, "ready", patience_ms=0) as program:
         buttons = (await active(program, "NoTrayWindow"))["window"]
-        assert list(buttons) == ["Copy address", "Unload Qwen3-4B", "Open models folder", "Open log", "Quit"]
+        assert list(buttons) == ["Models", "Copy address", "Open log", "Start with the system", "Quit"]
         bare.screenshot(tmp_path / "no-tray.png")
-        bare.click(*buttons["Unload Qwen3-4B"])
-        assert await program.intent() == {"kind": "Unload", "model": "qwen3-4b"}
-        await program.tell("scene empty")
-        await program.look_until(lambda it: "Unload Qwen3-4B" not in it["window"], "the entries to change")
+        models = await open_submenu(program, bare, buttons, "Models")
+        bare.screenshot(tmp_path / "no-tray-models.png")
+        assert list(models) == MODELS
+        await program.tell("scene choice")  # another body, under the open menu
+        models = (await program.look_until(lambda it: "Next" in str(it["lines"]), "the new lines"))["menu"]
+        bare.click(*models[MODELS[0]])
+        assert await program.intent() == {"kind": "LoadModel", "model": "gemma-3-270m"}
+        bare.click(*(await active(program, "NoTrayWindow"))["window"]["Start with the system"])
+        assert await program.intent() == {"kind": "StartWithSystem", "on": False}
+
+
+async def test_a_press_that_lasts_while_the_state_changes_still_counts(bare: Desktop) -> None:
+    async with started(bare, "ready", patience_ms=0) as program:
+        buttons = (await active(program, "NoTrayWindow"))["window"]
+        bare.press(*buttons["Open log"])
+        await program.tell("scene answering")
+        await program.look_until(lambda it: "answering" in str(it["lines"]), "the new text")
+        bare.release()
+        assert await program.intent() == {"kind": "OpenLog"}
+
+
+async def test_a_second_start_brings_the_window_up(bare: Desktop) -> None:
+    async with started(bare, "ready", patience_ms=0) as program:
+        await active(program, "NoTrayWindow")
+        bare.minimise()
+        await program.look_until(lambda it: it["minimised"], "the window to be minimised")
+        await program.tell("bring_up")
+        await active(program, "NoTrayWindow")
+
+
+async def test_a_second_start_need_not_wait_for_the_window(bare: Desktop) -> None:
+    async with started(bare, "ready") as program:
+        await program.tell("bring_up")
+        await active(program, "NoTrayWindow")
 
 
 async def test_closing_the_window_minimises_it_and_says_so_once(bare: Desktop, tmp_path: Path) -> None:

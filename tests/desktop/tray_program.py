@@ -5,6 +5,7 @@ chose and ``{"answer": …}`` for ``look``. End of input ends the program.
 
     scene NAME    show another view
     notify        show a bubble
+    bring_up      do what a second start of the program asks for
     look          where things are on the screen
 """
 
@@ -18,7 +19,7 @@ from datetime import UTC
 from typing import Any
 
 from PySide6.QtCore import QPoint, QRect
-from PySide6.QtWidgets import QApplication, QLabel, QMenu, QMessageBox, QPushButton, QSystemTrayIcon, QWidget
+from PySide6.QtWidgets import QAbstractButton, QApplication, QLabel, QMenu, QMessageBox, QSystemTrayIcon, QWidget
 
 from app.host.status import (
     ChildState,
@@ -27,12 +28,14 @@ from app.host.status import (
     MemoryStatus,
     NoticeStatus,
     Status,
+    WaitingStatus,
     WindowStatus,
 )
+from app.ui.entries import Intent
 from app.ui.loop import run
-from app.ui.menu import Intent, TrayView
 from app.ui.no_tray import NoTrayWindow
 from app.ui.tray import Tray
+from app.ui.view import ModelView, TrayView
 
 QWEN = ChildStatus(
     model="qwen3-4b",
@@ -55,16 +58,47 @@ NOTICES = (
         "qwen3-4b",
     ),
 )
+MODELS = (
+    ModelView("qwen3-4b", "Qwen3-4B", 4_200_000_000, 131_072),
+    ModelView("gemma-3-270m", "Gemma-3-270M", 253_113_024, 32_768),
+    ModelView("broken", "broken", 5000, None, problem="broken.gguf is damaged: no sense. Download it again."),
+)
 READY = TrayView(
     Status(EngineStatus("CPU", "no NVIDIA GPU found"), (QWEN,), (), NOTICES),
     "http://127.0.0.1:27182/v1",
-    {"qwen3-4b": "Qwen3-4B", "gemma-3-270m": "Gemma-3-270M"},
+    {model.id: model.name for model in MODELS},
+    MODELS,
+    autostart=True,
     zone=UTC,
 )
 
 
 def _with(*children: ChildStatus, notices: tuple[NoticeStatus, ...] = ()) -> TrayView:
     return replace(READY, status=replace(READY.status, children=children, notices=notices))
+
+
+def _many() -> TrayView:
+    """Many models, with names as they are on a hub; one is pinned, one keeps crashing, several are broken."""
+    families = [
+        "DeepSeek-R1-Distill-Qwen-7B",
+        "Gemma-3-12B-It",
+        "Granite-3.3-8B-Instruct",
+        "Llama-3.1-8B-Instruct",
+        "Mistral-Small-3.2-24B-Instruct-2506",
+        "Phi-4-Mini-Instruct",
+        "Qwen3-30B-A3B-Thinking-2507-Unsloth-Dynamic-Distilled",
+        "SmolLM3-3B",
+    ]
+    whole = [
+        ModelView(name, name, (4 + at) * 10**9, 131_072, pinned=name == "SmolLM3-3B-Q8_0")
+        for at, family in enumerate(families)
+        for name in (f"{family}-{quant}" for quant in ("Q2_K", "Q3_K_M", "Q4_K_M", "Q5_K_M", "Q6_K", "Q8_0"))
+    ]
+    broken = [replace(MODELS[2], id=f"broken{n}") for n in range(4)]
+    models = (*MODELS, *whole, *broken)
+    crashing = NoticeStatus("model_keeps_crashing", 1_760_000_300.0, "…", {}, "Gemma-3-12B-It-Q4_K_M")
+    status = replace(READY.status, notices=(*NOTICES, crashing))
+    return replace(READY, models=models, names={model.id: model.name for model in models}, status=status)
 
 
 SCENES = {
@@ -76,6 +110,15 @@ SCENES = {
         notices=NOTICES,
     ),
     "empty": _with(),
+    "choice": replace(
+        READY,
+        status=replace(
+            READY.status,
+            children=(replace(QWEN, busy=1),),
+            waiting=(WaitingStatus(7, "gemma-3-270m", 1.0, "queued", by_user=True),),
+        ),
+    ),
+    "many": _many(),
     "problem": replace(READY, problem="Port 27182 is taken by another program. Choose another in the settings."),
 }
 
@@ -91,6 +134,9 @@ def look(tray: Tray) -> dict[str, Any]:
         "menu": _rows(menu) if isinstance(menu, QMenu) else None,
         "active": type(QApplication.activeWindow()).__name__,
         "window": next((_buttons(it) for it in shown if isinstance(it, NoTrayWindow)), None),
+        "lines": [
+            it.text() for window in shown if isinstance(window, NoTrayWindow) for it in window.findChildren(QLabel)
+        ],
         "minimised": any(it.isMinimized() for it in shown if isinstance(it, NoTrayWindow)),
         "hint": next((_buttons(it) for it in shown if isinstance(it, QMessageBox)), None),
         "bubble": [label.text() for bubble in shown if is_bubble(bubble) for label in bubble.findChildren(QLabel)],
@@ -112,7 +158,7 @@ def _rows(menu: QMenu) -> dict[str, list[int]]:
 
 
 def _buttons(window: QWidget) -> dict[str, list[int]]:
-    return {button.text(): _middle(button, button.rect().center()) for button in window.findChildren(QPushButton)}
+    return {button.text(): _middle(button, button.rect().center()) for button in window.findChildren(QAbstractButton)}
 
 
 def _middle(widget: QWidget, place: QPoint) -> list[int]:
@@ -138,6 +184,8 @@ async def main(app: QApplication, first: str, patience_ms: int) -> int:
                 tray.refresh()
             case ["notify"]:
                 tray.notify("Plimsoll", NOTICES[1].text)
+            case ["bring_up"]:
+                tray.bring_up()
             case ["look"]:
                 say({"answer": look(tray)})
             case _:

@@ -10,8 +10,9 @@ from PySide6.QtCore import QSize, Qt
 from PySide6.QtGui import QColor, QIcon, QImage
 from PySide6.QtWidgets import QApplication
 
+from app.ui.entries import Tone
 from app.ui.icons import DOT_SIZE, RING, SCALES, SIZES, dot, icon
-from app.ui.menu import IconState, Tone
+from app.ui.menu import IconState
 
 pytestmark = pytest.mark.usefixtures("qapp")
 

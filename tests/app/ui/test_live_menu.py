@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from PySide6.QtCore import QPoint
+from PySide6.QtCore import QEvent, QPoint
+from PySide6.QtGui import QHelpEvent
+from PySide6.QtWidgets import QApplication, QToolTip
 from pytestqt.qtbot import QtBot
 
+from app.ui.entries import Action, Entry, Label, LoadModel, OpenLog, Quit, Separator, Submenu, Unload
 from app.ui.live_menu import MENU_CHARACTERS, LiveMenu
-from app.ui.menu import Action, Entry, Label, OpenLog, Quit, Separator, Submenu, Unload
 
 QUIT = Action("Quit", Quit())
 
@@ -52,6 +55,39 @@ def test_choosing_a_row_tells_its_intent_once(menu: LiveMenu, qtbot: QtBot):
     submenu: Any = menu.actions()[0].menu()
     submenu.actions()[0].trigger()
     assert chosen == [Quit(), OpenLog()]
+
+
+def test_a_check_shows_what_is_and_not_that_one_has_clicked(menu: LiveMenu):
+    loaded = Action("Qwen", LoadModel("qwen"), checked=True, radio=True)
+    other = Action("Gemma", LoadModel("gemma"), checked=False, radio=True)
+    pin = Action("Keep Qwen loaded", OpenLog(), checked=False)
+    menu.show_entries((loaded, other, pin))
+    for row in menu.actions():
+        row.trigger()
+    assert [row.isChecked() for row in menu.actions()] == [True, False, False]
+    menu.show_entries((replace(loaded, checked=False), replace(other, checked=True), replace(pin, checked=True)))
+    assert [row.isChecked() for row in menu.actions()] == [False, True, True]
+
+
+def test_several_dots_may_be_set_and_hooks_are_no_dots(menu: LiveMenu):
+    models = tuple(Action(name, LoadModel(name), checked=True, radio=True) for name in "ab")
+    menu.show_entries((*models, Action("Keep a loaded", OpenLog(), checked=True)))
+    assert [row.isChecked() for row in menu.actions()] == [True, True, True]
+    groups = [row.actionGroup() for row in menu.actions()]
+    assert [group is not None and group.isExclusive() for group in groups] == [True, True, False]
+
+
+def test_a_line_that_is_cut_shows_all_of_its_text_under_the_mouse_and_a_whole_one_nothing(menu: LiveMenu, qtbot: QtBot):
+    menu.show_entries((Label("broken.gguf <is damaged> " + "x" * MENU_CHARACTERS), Label("short")))
+    menu.popup(QPoint(0, 0))
+    tips = []
+    for row in menu.actions():
+        place = menu.actionGeometry(row).center()
+        QApplication.sendEvent(menu, QHelpEvent(QEvent.Type.ToolTip, place, menu.mapToGlobal(place)))
+        tips.append(QToolTip.text() if QToolTip.isVisible() else "")
+        QToolTip.hideText()
+        qtbot.waitUntil(lambda: not QToolTip.isVisible())
+    assert tips == [f"<p>broken.gguf &lt;is damaged&gt; {'x' * MENU_CHARACTERS}</p>", ""]
 
 
 @pytest.mark.parametrize(

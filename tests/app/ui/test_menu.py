@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, timedelta, timezone
+from datetime import timedelta, timezone
 from itertools import pairwise
 
 import pytest
@@ -16,80 +16,34 @@ from app.host.status import (
     ChildStatus,
     EngineStatus,
     MemoryStatus,
-    NoticeStatus,
     Status,
     WaitingStatus,
     WindowStatus,
 )
-from app.ui.menu import (
-    RECENT_NOTICES,
-    TOOLTIP_CHARACTERS,
+from app.ui.entries import (
     Action,
     CopyAddress,
     Entry,
-    IconState,
     Intent,
     Label,
-    OpenFolder,
+    LoadModel,
     OpenLog,
     Quit,
     Separator,
+    StartWithSystem,
     Submenu,
     Tone,
-    TrayView,
-    Unload,
-    icon_state,
-    menu,
     shortened,
-    tooltip,
+    shortened_inside,
 )
-
-URL = "http://127.0.0.1:27182/v1"
-
-CHILD = ChildStatus(
-    model="qwen3-4b",
-    pid=1,
-    port=2,
-    state=ChildState.READY,
-    slots=2,
-    busy=0,
-    progress=None,
-    window=WindowStatus(131_072, 32_768, 32_768, 32_768, "model", ""),
-    memory=MemoryStatus(None, None),
-)
-SMALL = replace(CHILD, model="gemma-3-270m", window=WindowStatus(None, None, 8192, None, "model", ""))
-LOADING = replace(SMALL, state=ChildState.LOADING)
-
-
-def view(*children: ChildStatus, **other: object) -> TrayView:
-    made = TrayView(
-        Status(EngineStatus("CPU", "no NVIDIA GPU found"), children, (), ()),
-        URL,
-        {"qwen3-4b": "Qwen3-4B", "gemma-3-270m": "Gemma-3-270M"},
-        zone=UTC,
-    )
-    return replace(made, **other)  # type: ignore[arg-type]
-
-
-def waiting(count: int) -> Status:
-    turns = tuple(WaitingStatus(turn, "qwen3-4b", 1.0, "") for turn in range(count))
-    return replace(view(CHILD).status, waiting=turns)
-
-
-def noticed(*notices: NoticeStatus) -> TrayView:
-    return view(status=replace(view().status, notices=notices))
-
-
-def notice(minute: int) -> NoticeStatus:
-    return NoticeStatus("acted", 60.0 * minute, f"notice {minute}", {})
+from app.ui.menu import RECENT_NOTICES, TOOLTIP_CHARACTERS, IconState, icon_state, menu, tooltip
+from app.ui.models_menu import KEEPS_CRASHING, models_menu
+from app.ui.view import ModelView, TrayView
+from tests.app.ui.examples import CHILD, LOADING, SMALL, URL, actions, choice, notice, request, view
 
 
 def bound(by: str, held: int | None, trained: int | None = 131_072) -> ChildStatus:
     return replace(CHILD, window=WindowStatus(trained, held, held, held, by, ""))
-
-
-def actions(entries: tuple[Entry, ...]) -> dict[str, Action]:
-    return {entry.text: entry for entry in entries if isinstance(entry, Action)}
 
 
 def state_lines(shown: TrayView) -> list[str]:
@@ -100,21 +54,19 @@ def state_lines(shown: TrayView) -> list[str]:
 
 
 def test_the_whole_menu_of_a_model_that_is_bound_by_memory():
-    shown = view(bound("memory", 32_768))
-    shown = replace(shown, status=replace(shown.status, notices=(notice(1), notice(2))))
+    shown = view(bound("memory", 32_768), notices=(notice(1), notice(2)), autostart=True)
     assert menu(shown) == (
         Label("Qwen3-4B · 32,768 tokens"),
         Label("Memory holds 32,768 of 131,072", Tone.AMBER),
+        models_menu(shown),
         Separator(),
         Label(URL),
         Action("Copy address", CopyAddress(URL)),
         Separator(),
-        Action("Unload Qwen3-4B", Unload("qwen3-4b")),
-        Separator(),
         Label("Engine: CPU — no NVIDIA GPU found"),
         Submenu("Recent", (Label("00:02 notice 2"), Label("00:01 notice 1"))),
-        Action("Open models folder", OpenFolder()),
         Action("Open log", OpenLog()),
+        Action("Start with the system", StartWithSystem(False), checked=True),
         Separator(),
         Action("Quit", Quit()),
     )
@@ -123,11 +75,11 @@ def test_the_whole_menu_of_a_model_that_is_bound_by_memory():
 def test_the_whole_menu_before_the_first_model():
     assert menu(view(base_url=None)) == (
         Label("No model loaded"),
+        models_menu(view()),
         Separator(),
         Label("The endpoint is not open"),
         Separator(),
         Label("Engine: CPU — no NVIDIA GPU found"),
-        Action("Open models folder", OpenFolder()),
         Action("Open log", OpenLog()),
         Separator(),
         Action("Quit", Quit()),
@@ -149,8 +101,18 @@ def test_the_whole_menu_before_the_first_model():
         (view(replace(CHILD, state=ChildState.STOPPING, busy=1)), ["Unloading Qwen3-4B…"]),
         (view(replace(CHILD, model="unnamed")), ["unnamed · 32,768 tokens"]),
         (view(CHILD, SMALL), ["Qwen3-4B · 32,768 tokens", "Gemma-3-270M · 8,192 tokens"]),
-        (view(status=waiting(1)), ["Qwen3-4B · 32,768 tokens", "1 request waits"]),
-        (view(status=waiting(3)), ["Qwen3-4B · 32,768 tokens", "3 requests wait"]),
+        (view(CHILD, waiting=(request(),)), ["Qwen3-4B · 32,768 tokens", "1 request waits"]),
+        (view(CHILD, waiting=(request(),) * 3), ["Qwen3-4B · 32,768 tokens", "3 requests wait"]),
+        (view(CHILD, waiting=(choice(),)), ["Qwen3-4B · 32,768 tokens", "Next: Gemma-3-270M"]),
+        (
+            view(replace(CHILD, busy=1), waiting=(choice(), request())),
+            [
+                "Qwen3-4B · 32,768 tokens · answering",
+                "Next: Gemma-3-270M, after this answer",
+                "1 request waits",
+            ],
+        ),
+        (view(LOADING, waiting=(choice(reason="loading"),)), ["Loading Gemma-3-270M…"]),
         (view(CHILD, closing=True), ["Quitting…"]),
         (view(CHILD, problem="Do this."), ["Do this.", "Qwen3-4B · 32,768 tokens"]),
     ],
@@ -197,29 +159,26 @@ def test_a_problem_is_red_and_comes_first():
     assert menu(view(CHILD, problem="Do this."))[0] == Label("Do this.", Tone.RED)
 
 
+def test_nothing_can_be_chosen_while_the_program_quits():
+    shown = view(CHILD, waiting=(choice(),), closing=True, autostart=False)
+    assert not any(action.enabled for action in actions(menu(shown)).values())
+
+
 @pytest.mark.parametrize(
-    ("state", "entry"),
+    ("on", "entry"),
     [
-        (ChildState.READY, Action("Unload Qwen3-4B", Unload("qwen3-4b"))),
-        (ChildState.LOADING, Action("Stop loading Qwen3-4B", Unload("qwen3-4b"))),
-        (ChildState.STOPPING, Action("Unload Qwen3-4B", Unload("qwen3-4b"), enabled=False)),
+        (True, Action("Start with the system", StartWithSystem(False), checked=True)),
+        (False, Action("Start with the system", StartWithSystem(True), checked=False)),
+        (None, None),
     ],
 )
-def test_unload_fits_the_state(state: ChildState, entry: Action):
-    assert entry in menu(view(replace(CHILD, state=state)))
-
-
-def test_each_of_several_models_can_be_unloaded():
-    assert {"Unload Qwen3-4B", "Unload Gemma-3-270M"} <= set(actions(menu(view(CHILD, SMALL))))
-
-
-def test_nothing_can_be_chosen_while_the_program_quits():
-    assert not any(action.enabled for action in actions(menu(view(CHILD, closing=True))).values())
+def test_starting_with_the_system_is_offered_where_it_can_be_set(on: bool | None, entry: Action | None):
+    assert actions(menu(view(autostart=on))).get("Start with the system") == entry
 
 
 def test_recent_notices_are_the_newest_in_the_time_of_the_place():
-    shown = replace(noticed(*(notice(n) for n in range(30))), zone=timezone(timedelta(hours=2)))
-    recent = next(entry for entry in menu(shown) if isinstance(entry, Submenu))
+    shown = view(notices=tuple(notice(n) for n in range(30)), zone=timezone(timedelta(hours=2)))
+    recent = next(entry for entry in menu(shown) if isinstance(entry, Submenu) and entry.text == "Recent")
     assert len(recent.entries) == RECENT_NOTICES
     assert recent.entries[0] == Label("02:29 notice 29")
     assert recent.entries[-1] == Label("02:20 notice 20")
@@ -259,9 +218,27 @@ def test_long_text_ends_in_an_ellipsis(text: str, characters: int, short: str):
     assert shortened(text, characters) == short
 
 
+@pytest.mark.parametrize(
+    ("text", "characters", "short"),
+    [
+        ("abc", 3, "abc"),
+        ("abcd", 3, "a…d"),
+        ("abcdef", 4, "ab…f"),
+        ("a  bcd", 4, "a…d"),
+        ("ab", 2, "ab"),
+        ("ab", 1, "…"),
+    ],
+)
+def test_long_names_keep_both_ends(text: str, characters: int, short: str):
+    assert shortened_inside(text, characters) == short
+
+
+ids = st.integers(0, 99).map(lambda n: f"m{n}") | st.text(max_size=200)
+sizes = st.integers(0, 2**50)
+kinds = st.sampled_from(["acted", KEEPS_CRASHING])
 children = st.builds(
     ChildStatus,
-    model=st.text(max_size=200),
+    model=ids,
     pid=st.none(),
     port=st.none(),
     state=st.sampled_from(ChildState),
@@ -282,23 +259,49 @@ views = st.builds(
         Status,
         st.builds(EngineStatus, st.text(), st.text()),
         st.lists(children, max_size=4).map(tuple),
-        st.just(()),
-        st.lists(st.builds(notice, st.integers(0, 10**6)), max_size=20).map(tuple),
+        st.lists(st.builds(WaitingStatus, st.integers(), ids, st.floats(0), st.text(), st.booleans())).map(tuple),
+        st.lists(st.builds(notice, st.integers(0, 10**6), kinds, st.none() | ids), max_size=20).map(tuple),
     ),
+    models=st.lists(
+        st.builds(
+            ModelView, ids, st.text(max_size=200), sizes, st.none() | sizes, st.booleans(), st.none() | st.text()
+        ),
+        max_size=60,
+        unique_by=lambda model: model.id,
+    ).map(tuple),
+    autostart=st.none() | st.booleans(),
     base_url=st.none() | st.just(URL),
     closing=st.booleans(),
     problem=st.none() | st.text(),
 )
 
 
-@given(views)
-def test_every_view_has_a_menu_that_can_be_shown(shown: TrayView):
-    entries = menu(shown)
+def check(entries: tuple[Entry, ...]) -> None:
+    """No separator without something on both sides, at any depth."""
     separators = [isinstance(entry, Separator) for entry in entries]
     assert not separators[0]
     assert not separators[-1]
     assert not any(a and b for a, b in pairwise(separators))
-    intents: list[Intent] = [entry.intent for entry in entries if isinstance(entry, Action)]
-    assert intents[-1] == Quit()
+    for entry in entries:
+        if isinstance(entry, Submenu):
+            check(entry.entries)
+
+
+def intents(entries: tuple[Entry, ...]) -> list[Intent]:
+    found: list[Intent] = []
+    for entry in entries:
+        if isinstance(entry, Action):
+            found.append(entry.intent)
+        elif isinstance(entry, Submenu):
+            found += intents(entry.entries)
+    return found
+
+
+@given(views)
+def test_every_view_has_a_menu_that_can_be_shown(shown: TrayView):
+    check(menu(shown))
+    assert intents(menu(shown))[-1] == Quit()
+    offered = [intent.model for intent in intents(menu(shown)) if isinstance(intent, LoadModel)]
+    assert sorted(offered) == sorted(model.id for model in shown.models if model.problem is None)
     assert len(tooltip(shown)) <= TOOLTIP_CHARACTERS
     assert icon_state(shown) in IconState

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from engines.llama_cpp.arguments import threads
 from engines.llama_cpp.cpu import CpuEngine
 from engines.llama_cpp.server import Launcher
 from engines.machine import Machine, ServerProgram
+from engines.memory.grid import padded
 from engines.plan import LaunchSettings
 from tests.fixtures.facts import facts
 
@@ -88,3 +91,70 @@ def test_threads_leave_a_core_to_the_desktop_above_four(cores: int, expected: in
 def test_a_machine_without_a_server_cannot_be_planned_for(engine: CpuEngine) -> None:
     with pytest.raises(ServerMissing):
         engine.plan("tiny", facts(), MACHINE.with_server(None), LaunchSettings())
+
+
+SMALL = replace(MACHINE, ram_bytes=4 << 30)
+"""0.75 × 4 GiB less 600 MB and 256 MiB: 2,352,790,016 B for 115,712 a token are 20,333 tokens, 20,224 on the grid."""
+
+
+@pytest.mark.parametrize(
+    ("machine", "settings", "window", "bound_by"),
+    [
+        (SMALL, LaunchSettings(), 20_224, "memory"),
+        (replace(MACHINE, memory_limit_bytes=4 << 30), LaunchSettings(), 20_224, "memory"),
+        (SMALL, LaunchSettings(reserved_bytes=1 << 30), 11_008, "memory"),
+        (SMALL, LaunchSettings(cap=8192), 8192, "brake"),
+        (SMALL, LaunchSettings(available_bytes=2 << 30), 7936, "free memory"),
+        (SMALL, LaunchSettings(available_bytes=2 << 30, repacked_bytes=0), 13_312, "free memory"),
+        (SMALL, LaunchSettings(available_bytes=2 << 30, free_memory_rule=False), 20_224, "memory"),
+        (SMALL, LaunchSettings(available_bytes=2 << 30, respawn=True, cap=12_288), 12_288, "brake"),
+        (SMALL, LaunchSettings(available_bytes=2 << 30, window=30_000), 30_000, "user"),
+        (SMALL, LaunchSettings(available_bytes=0), 4096, "free memory"),
+    ],
+)
+def test_memory_bounds_the_window(
+    engine: CpuEngine, machine: Machine, settings: LaunchSettings, window: int, bound_by: str
+) -> None:
+    plan = engine.plan("tiny", facts(), machine, settings)
+    assert (plan.window.planned, plan.window.bound_by) == (window, bound_by)
+    assert plan.argv[plan.argv.index("-c") + 1] == str(window)
+    assert plan.memory.bill["kv"] == padded(window) * 114_688
+
+
+def test_the_plan_shows_every_term(engine: CpuEngine) -> None:
+    plan = engine.plan("tiny", facts(), SMALL, LaunchSettings(reserved_bytes=1 << 30, repacked_bytes=7)).to_json()
+    assert set(plan["window"]) == {"planned", "trained", "bound_by", "reason"}
+    assert plan["memory"]["bill"]["repacked"] == 7
+    assert plan["memory"]["predicted"] == sum(plan["memory"]["bill"].values())
+    assert plan["memory"]["budget"] == {
+        "ram": 4 << 30,
+        "limited_by_cgroup": False,
+        "share": 0.75,
+        "weights": 600_000_000,
+        "projector": 0,
+        "reserve": 256 << 20,
+        "other_children": 1 << 30,
+        "left": 1_279_048_192,
+        "holds": 11_008,
+        "exact": True,
+        "kv": 11_008 * 114_688,
+        "kv_per_token": 114_688,
+        "compute": 11_008 * 1024,
+        "compute_per_token": 1024,
+    }
+
+
+def test_a_model_that_is_not_modelled_gets_no_window(engine: CpuEngine) -> None:
+    plan = engine.plan("mla", facts(kv_lora_rank=512), SMALL, LaunchSettings(available_bytes=0))
+    assert "-c" not in plan.argv
+    assert plan.memory.predicted is None
+    assert json.dumps(plan.to_json())
+
+
+def test_an_embedder_s_batch_is_the_window_that_memory_holds(engine: CpuEngine) -> None:
+    """Each token of its batch costs the logits of the whole vocabulary: 608 KB."""
+    plan = engine.plan("e", facts(kind=ModelKind.EMBEDDING), replace(MACHINE, ram_bytes=8 << 30), LaunchSettings())
+    window = str(plan.window.planned)
+    assert plan.window.bound_by == "memory"
+    assert 4096 < int(window) < 8192
+    assert f"-b {window} -ub {window}" in " ".join(plan.argv)

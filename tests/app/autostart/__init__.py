@@ -1,0 +1,1 @@
+"""Tests of starting with the system."""
