@@ -9,7 +9,7 @@ lines that the server printed, with the key of the spawn taken out.
     |   |-- EngineNotBuilt, ServerMissing
     |-- LoadError             the model did not load
     |   |-- ModelFileMissing, NotAModelFile, ModelFileTruncated, ArchitectureUnknown
-    |   |-- OutOfMemory, PortTaken (EndedAtPort), GpuOutOfMemory, GpuTooOld, DriverTooOld, GpuError
+    |   |-- OutOfMemory, PortTaken (ReasonLost), GpuOutOfMemory, GpuTooOld, DriverTooOld, GpuError
     |   |-- BadArgument, KilledWhileLoading, ExitedWhileLoading, LoadTimedOut, KeyRefused
     |-- ChildLost             the server ended while it served
 """
@@ -112,11 +112,11 @@ class PortTaken(LoadError):
     advice = "Try again."
 
 
-class EndedAtPort(PortTaken):
-    """The last that was heard of it was its port: that trouble, or its words were lost. Another try tells."""
+class ReasonLost(PortTaken):
+    """It ended before its reason came through, which may well have been the port. Another try tells."""
 
     code = "exited"
-    what = "the server ended as it took its port and said no more"
+    what = "the server ended while loading and its reason did not come through"
     advice = "Try again; the log holds what the server printed."
 
 

@@ -157,6 +157,7 @@ class Braking:
         found = self._children.get(model.id)
         if found is not None:
             found.turn_ended = self._owner.clock()
+            found.state = brake.turn_ended(found.state)  # also where the sample is lost
         await self._guarded(model, Point.TURN_END, held)
 
     async def idle(self, models: list[Model]) -> None:
@@ -190,16 +191,17 @@ class Braking:
         if not self._sees(reading) or reading.level is None:
             return False
         found.sampled = self._owner.clock()
+        allocated = child.facts.allocated_window
         sample = LlamaSample(
             now=found.sampled,
             point=point,
             level=reading.level,
             evidence=evidence,
-            allocated=child.facts.allocated_window,
+            allocated=allocated,
             planned=self._owner.planned_window(model),
             pinned=self._pinned or model.facts.kind is not ModelKind.CHAT,
             footprint=await asyncio.to_thread(anonymous_bytes, child.pid),
-            kv_bytes=kv_bytes(model.facts, child.facts.allocated_window or 0),
+            kv_bytes=kv_bytes(model.facts, allocated) if allocated is not None else None,
             ram_bytes=self._ram_bytes,
         )
         before = found.state

@@ -192,7 +192,8 @@ class Host:
             for t in self._tickets.values()
             if not t.granted.done() and not t.hold
         ]
-        return Status(self.engine_status, tuple(children), tuple(waits), self.notices.recent())
+        given_up = tuple(sorted(self._given_up))
+        return Status(self.engine_status, tuple(children), tuple(waits), self.notices.recent(), given_up)
 
     def say(self, notice: Notice, *, next_turn: bool = False) -> None:
         """Keep a notice and tell everybody; ``next_turn``: the model's next turn carries it too."""
@@ -311,6 +312,7 @@ class Host:
         self._tell("child_ready", running, seconds=round(child.load_seconds, 3))
         idle = model.id in self._idle_reaped
         self._idle_reaped.discard(model.id)
+        self._given_up.discard(model.id)
         said = self._brake is not None and self._brake.spawned(
             model, effect.reason, seconds=child.load_seconds, window=window
         )

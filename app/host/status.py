@@ -108,3 +108,5 @@ class Status:
     waiting: tuple[WaitingStatus, ...]
     notices: tuple[NoticeStatus, ...]
     """Newest last."""
+    given_up: tuple[str, ...] = ()
+    """Models that crashed too often and are not loaded by themselves until the user asks."""

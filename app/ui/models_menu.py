@@ -38,9 +38,6 @@ BROKEN_LISTED = 3
 RANGE_CHARACTERS = 20
 """Longest name in the title of a part of a long list (ours)."""
 
-KEEPS_CRASHING = "model_keeps_crashing"
-"""Kind of the notice that a model is not loaded by itself any more."""
-
 KB, MB, GB = 10**3, 10**6, 10**9
 """Decimal, as file managers and model pages count them."""
 
@@ -67,10 +64,9 @@ def size(size_bytes: int) -> str:
 
 
 def crashing(view: TrayView) -> frozenset[str]:
-    """Models that are not loaded by themselves any more: that is the latest news of them, and nobody loads them."""
-    latest = {notice.model: notice.kind for notice in view.status.notices}  # newest last
+    """Models that are not loaded by themselves any more, and that nobody loads just now."""
     loading = {choice.model for choice in view.choices()} | {child.model for child in view.status.children}
-    return frozenset(m for m, kind in latest.items() if m is not None and kind == KEEPS_CRASHING and m not in loading)
+    return frozenset(view.status.given_up) - loading
 
 
 def _whole(view: TrayView, models: Sequence[ModelView]) -> Iterator[Entry]:

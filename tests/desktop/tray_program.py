@@ -96,8 +96,7 @@ def _many() -> TrayView:
     ]
     broken = [replace(MODELS[2], id=f"broken{n}") for n in range(4)]
     models = (*MODELS, *whole, *broken)
-    crashing = NoticeStatus("model_keeps_crashing", 1_760_000_300.0, "…", {}, "Gemma-3-12B-It-Q4_K_M")
-    status = replace(READY.status, notices=(*NOTICES, crashing))
+    status = replace(READY.status, given_up=("Gemma-3-12B-It-Q4_K_M",))
     return replace(READY, models=models, names={model.id: model.name for model in models}, status=status)
 
 

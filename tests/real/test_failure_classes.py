@@ -165,7 +165,7 @@ async def test_a_setting_that_names_no_program(start: Any, tmp_path: Path) -> No
 
 
 async def test_a_load_that_fails_after_the_stream_began_is_its_last_event(start: Any, tmp_path: Path) -> None:
-    app: Running = start(settings=script(tmp_path, "sleep 3; exit 1"))
+    app: Running = start(settings=script(tmp_path, "sleep 3; exit 3"))
     async with app.client() as client:
         answer = await client.post("/v1/chat/completions", json=chat("hello", stream=True))
     assert answer.status_code == 200

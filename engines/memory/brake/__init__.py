@@ -10,7 +10,7 @@ from __future__ import annotations
 from engines.memory.brake.lines import log_line, respawn_failed_line
 from engines.memory.brake.llama_law import llama_step, spill_evidence
 from engines.memory.brake.mlx_law import mlx_released, mlx_step
-from engines.memory.brake.terms import FLOOR, IDLE_SECONDS, QUIET_SECONDS, idle_due, turn_ended
+from engines.memory.brake.terms import IDLE_SECONDS, QUIET_SECONDS, idle_due, turn_ended
 from engines.memory.brake.values import (
     REMEMBERED_SECONDS,
     Action,
@@ -27,7 +27,6 @@ from engines.memory.brake.values import (
 from engines.memory.pressure.levels import Level
 
 __all__ = [
-    "FLOOR",
     "IDLE_SECONDS",
     "QUIET_SECONDS",
     "REMEMBERED_SECONDS",

@@ -7,8 +7,8 @@ from fractions import Fraction
 
 from engines.memory.brake import terms
 from engines.memory.brake.values import Action, BrakeNotice, BrakeState, Decision, LlamaSample, Point
+from engines.memory.grid import padded
 from engines.memory.pressure.levels import Level
-from engines.memory.window import padded
 
 OUR_SHARE = Fraction(1, 10)
 """A window whose KV cache is a smaller part of RAM than this is not what makes memory short."""

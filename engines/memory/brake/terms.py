@@ -6,11 +6,9 @@ from dataclasses import replace
 from fractions import Fraction
 
 from engines.memory.brake.values import Action, BrakeNotice, BrakeState, Decision, Point, Sample
+from engines.memory.grid import FLOOR, GRID
 from engines.memory.pressure.levels import Level
-from engines.memory.window import GRID
 
-FLOOR = 4096
-"""Tokens: no cap is smaller."""
 SHRINK = {Level.WARNING: Fraction(3, 4), Level.CRITICAL: Fraction(1, 2)}
 """The part of the window that a shrink keeps (start values)."""
 SHRINKS = 2

@@ -43,10 +43,11 @@ def view(
     *children: ChildStatus,
     waiting: tuple[WaitingStatus, ...] = (),
     notices: tuple[NoticeStatus, ...] = (),
+    given_up: tuple[str, ...] = (),
     **other: object,
 ) -> TrayView:
     made = TrayView(
-        Status(EngineStatus("CPU", "no NVIDIA GPU found"), children, waiting, notices),
+        Status(EngineStatus("CPU", "no NVIDIA GPU found"), children, waiting, notices, given_up),
         URL,
         {"qwen3-4b": "Qwen3-4B", "gemma-3-270m": "Gemma-3-270M"},
         (QWEN, GEMMA),

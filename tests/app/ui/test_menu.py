@@ -37,7 +37,7 @@ from app.ui.entries import (
     shortened_inside,
 )
 from app.ui.menu import RECENT_NOTICES, TOOLTIP_CHARACTERS, IconState, icon_state, menu, tooltip
-from app.ui.models_menu import KEEPS_CRASHING, models_menu
+from app.ui.models_menu import models_menu
 from app.ui.view import ModelView, TrayView
 from tests.app.ui.examples import CHILD, LOADING, SMALL, URL, actions, choice, notice, request, view
 
@@ -235,7 +235,7 @@ def test_long_names_keep_both_ends(text: str, characters: int, short: str):
 
 ids = st.integers(0, 99).map(lambda n: f"m{n}") | st.text(max_size=200)
 sizes = st.integers(0, 2**50)
-kinds = st.sampled_from(["acted", KEEPS_CRASHING])
+kinds = st.sampled_from(["acted", "model_keeps_crashing"])
 children = st.builds(
     ChildStatus,
     model=ids,

@@ -9,12 +9,12 @@ import pytest
 
 from app.host.status import ChildState
 from app.ui.entries import Action, Label, LoadModel, OpenFolder, PinModel, Rescan, Separator, Submenu, Unload, shape
-from app.ui.models_menu import KEEPS_CRASHING, LISTED, models_menu, size
+from app.ui.models_menu import LISTED, models_menu, size
 from app.ui.view import NAME_CHARACTERS, ModelView, TrayView
-from tests.app.ui.examples import BROKEN, CHILD, GEMMA, LOADING, QWEN, actions, choice, many, notice, request, view
+from tests.app.ui.examples import BROKEN, CHILD, GEMMA, LOADING, QWEN, actions, choice, many, request, view
 
 LOOKING = (Action("Look for models again", Rescan()), Action("Open models folder", OpenFolder()))
-CRASHED = notice(1, KEEPS_CRASHING, "gemma-3-270m")
+GEMMA_ALONE = ("gemma-3-270m",)
 
 
 def line(shown: TrayView, model: str = "gemma-3-270m") -> Action:
@@ -81,19 +81,10 @@ def test_without_models_it_says_so_and_how_to_get_some():
             "Gemma-3-270M · 253 MB · 32,768 tokens",
             False,
         ),
-        (view(notices=(CRASHED,)), "Gemma-3-270M · 253 MB · keeps crashing, try again", False),
-        (view(LOADING, notices=(CRASHED,)), "Gemma-3-270M · 253 MB · loading…", False),
-        (view(waiting=(choice(),), notices=(CRASHED,)), "Gemma-3-270M · 253 MB · next", False),
-        (
-            view(notices=(CRASHED, notice(2, "load_failed", "gemma-3-270m"))),
-            "Gemma-3-270M · 253 MB · 32,768 tokens",
-            False,
-        ),
-        (
-            view(notices=(CRASHED, notice(2, "load_failed", "qwen3-4b"))),
-            "Gemma-3-270M · 253 MB · keeps crashing, try again",
-            False,
-        ),
+        (view(given_up=GEMMA_ALONE), "Gemma-3-270M · 253 MB · keeps crashing, try again", False),
+        (view(LOADING, given_up=GEMMA_ALONE), "Gemma-3-270M · 253 MB · loading…", False),
+        (view(waiting=(choice(),), given_up=GEMMA_ALONE), "Gemma-3-270M · 253 MB · next", False),
+        (view(given_up=("qwen3-4b",)), "Gemma-3-270M · 253 MB · 32,768 tokens", False),
     ],
 )
 def test_each_state_of_a_model_has_its_line(shown: TrayView, text: str, checked: bool):
@@ -175,7 +166,7 @@ def test_many_broken_models_stand_in_a_submenu():
 
 def test_a_long_list_shows_what_is_in_play_and_the_rest_in_parts():
     models = (*many(50), replace(GEMMA, pinned=True), QWEN)
-    shown = view(CHILD, models=models, waiting=(choice("m007"),), notices=(notice(1, KEEPS_CRASHING, "m030"),))
+    shown = view(CHILD, models=models, waiting=(choice("m007"),), given_up=("m030",))
     assert texts(shown) == [
         "Gemma-3-270M · 253 MB · 32,768 tokens · pinned",
         "m007 · 1.0 GB · next",

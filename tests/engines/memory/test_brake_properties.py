@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engines.memory.brake import (
-    FLOOR,
     Action,
     BrakeNotice,
     BrakeState,
@@ -26,8 +25,8 @@ from engines.memory.brake import (
     mlx_step,
     turn_ended,
 )
+from engines.memory.grid import FLOOR, GRID
 from engines.memory.remembered import BrakeMemory
-from engines.memory.window import GRID
 
 GIB = 1 << 30
 MIB = 1 << 20
