@@ -22,6 +22,7 @@ from app.endpoint.management import ManagementRoutes
 from app.endpoint.openai import Chosen, OpenAiRoutes
 from app.endpoint.relay import Relay
 from app.endpoint.server import EndpointServer, bind
+from app.endpoint.workers import WorkerRoutes
 from app.events import EventBus
 from app.host import monitor
 from app.host.braking import Periods
@@ -220,9 +221,12 @@ class Application:
         names = OpenAiRoutes(
             self._host, self._library, self._relay, Chosen(s.settings.default_model, pinned=self._pins)
         )
+        workers = WorkerRoutes(self._host, self._library, self._relay, names)
         management = ManagementRoutes(self._host, self._library, self.bus, names)
         listener = bind(s.settings.host, s.settings.port)
-        self._server = EndpointServer([*names.routes(), *management.routes()], guard_rules(s.settings), listener)
+        self._server = EndpointServer(
+            [*names.routes(), *workers.routes(), *management.routes()], guard_rules(s.settings), listener
+        )
         await self._server.start()
         self._monitor = asyncio.create_task(monitor.watch(self._host))
         paths.write_private(s.home.endpoint_file, json.dumps(self.ready_facts()))

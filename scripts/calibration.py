@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from engines.artifact.facts import ModelFacts, ModelKind
-from engines.artifact.gguf import read_facts, read_header
+from engines.artifact.gguf import read_facts
 from engines.child.ledger import Ledger
 from engines.child.parent_death import for_this_system
 from engines.llama_cpp.binary import find_server
@@ -19,7 +19,7 @@ from engines.llama_cpp.server import Launcher
 from engines.machine import Machine, read_machine
 from engines.memory.cost import UBATCH, compute_bytes, scores_bytes_per_token
 from engines.memory.grid import padded
-from engines.memory.repack import copied_bytes, matrices
+from engines.memory.repack import expected
 from engines.plan import LaunchPlan, LaunchSettings
 from tests.fixtures import tiny_gguf
 
@@ -86,8 +86,7 @@ async def laboratory() -> AsyncIterator[tuple[CpuEngine, Machine, Path]]:
 def read_model(path: Path, machine: Machine) -> Model:
     """Read a model with the tensors that it multiplies."""
     facts = read_facts(path)
-    tensors = [tensor for part in facts.files for tensor in read_header(part).tensors]
-    return Model(path.stem, facts, copied_bytes(matrices(tensors), machine.cpu_features))
+    return Model(path.stem, facts, expected(facts, machine.cpu_features))
 
 
 def tiny_models(folder: Path, machine: Machine) -> list[Model]:

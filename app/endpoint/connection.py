@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from http import HTTPStatus
 
 from aiohttp import web
@@ -22,7 +23,7 @@ KEEPALIVE_SECONDS = 60.0
 HEADER_BYTES = 8190
 """The longest line of a request's head (aiohttp's default)."""
 
-CORS = web.RequestKey("cors", dict[str, str])
+CORS: web.RequestKey[Mapping[str, str]] = web.RequestKey("cors", Mapping[str, str])
 """What an answer to this request has to carry so that an allowed page may read it."""
 
 

@@ -101,16 +101,17 @@ def overflow(prompt_tokens: int, window: int, reduced_from: int | None = None) -
     )
 
 
-def from_child(status: int, body: bytes, *, begun: bool = False) -> ApiError:
+def from_child(status: int, body: bytes, *, begun: bool = False, reduced_from: int | None = None) -> ApiError:
     """A llama-server's refusal, put right: its statuses blame itself for what the request did wrong. Pure.
 
-    ``begun``: it had taken the request and was answering; then it is to blame indeed.
+    ``begun``: it had taken the request and was answering; then it is to blame indeed. ``reduced_from``: the window
+    without the brake, where the brake lowered it.
     """
     try:
         error = json.loads(body)["error"]
         message = str(error["message"])
         if error.get("type") == "exceed_context_size_error":
-            return overflow(int(error["n_prompt_tokens"]), int(error["n_ctx"]))
+            return overflow(int(error["n_prompt_tokens"]), int(error["n_ctx"]), reduced_from)
     except (ValueError, KeyError, TypeError, AttributeError):
         return ApiError(
             HTTPStatus.BAD_GATEWAY, "engine_failed", f"The model's server answered {status} without a word. Ask again."

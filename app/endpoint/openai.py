@@ -65,7 +65,6 @@ class OpenAiRoutes:
         """POST /v1/chat/completions."""
         body = await read_json(request)
         checked = check(ChatRequest, body)
-        assert isinstance(checked, ChatRequest)
         model = self._chat_model(checked.model)
         check_media(checked.messages, frozenset(model.facts.modalities))
         return await self._answer(request, CHAT_PATH, body, checked, model)
@@ -105,7 +104,7 @@ class OpenAiRoutes:
         self, request: web.Request, path: str, body: dict[str, Any], checked: Common, model: Model
     ) -> web.StreamResponse:
         call = Call(model, path, encode(rewrite(body, model.id)), bool(checked.stream))
-        headers: dict[str, str] = request[CORS]
+        headers = request[CORS]
         if call.stream:
             return await self._relay.stream(request, call, headers)
         return await self._relay.whole(call, headers)

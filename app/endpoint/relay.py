@@ -14,7 +14,7 @@ import aiohttp
 from aiohttp import web
 
 from app.endpoint.errors import ApiError, from_child, from_fault, from_unserved
-from app.endpoint.stream import DONE, ERROR_STARTS, StreamAnswer, split_events
+from app.endpoint.stream import DONE, ERROR_STARTS, EVENT_END, StreamAnswer, split_events
 from app.host.host import Host
 from app.host.model import Model
 from app.host.refused import Unserved
@@ -73,7 +73,7 @@ class Relay:
         except Unserved as error:
             raise from_unserved(error) from error
         if upstream.status != HTTPStatus.OK:
-            raise from_child(upstream.status, data)
+            raise from_child(upstream.status, data, reduced_from=reduced_from(turn))
         return web.Response(body=data, content_type="application/json", headers={**headers, **turn_headers(turn)})
 
     async def stream(self, request: web.Request, call: Call, headers: Mapping[str, str]) -> web.StreamResponse:
@@ -120,7 +120,7 @@ class Relay:
                     raise turn.broken.result()
                 upstream = opening.result()
                 if upstream.status != HTTPStatus.OK:
-                    raise from_child(upstream.status, await upstream.read())
+                    raise from_child(upstream.status, await upstream.read(), reduced_from=reduced_from(turn))
                 await answer.commit(turn_headers(turn))
                 extra = turn_object(turn, call.path) if late or turn.notices else None
                 await self._pump(upstream, answer, turn, extra)
@@ -139,6 +139,10 @@ class Relay:
         rest, ended = b"", False
         async for data in upstream.content.iter_any():
             events, rest = split_events(rest + data)
+            plain = b"".join(events)
+            if not stands_out(plain):  # nearly always: one write for all that came at once
+                await answer.events(plain)
+                continue
             for event in events:
                 if event.startswith(ERROR_STARTS):
                     raise from_child(HTTPStatus.INTERNAL_SERVER_ERROR, event.split(b": ", 1)[1], begun=True)
@@ -192,6 +196,19 @@ async def _lost(turn: Turn, error: BaseException | None) -> Exception:
         "engine_failed",
         f"The answer of {turn.model.name} broke off ({how}). Ask again.",
     )
+
+
+def stands_out(events: bytes) -> bool:
+    """Whether one of these events is an error or the end of the stream. Pure."""
+    return (
+        events.startswith(ERROR_STARTS) or DONE in events or any(EVENT_END + start in events for start in ERROR_STARTS)
+    )
+
+
+def reduced_from(turn: Turn) -> int | None:
+    """The window without the brake, where the brake lowered it: an overflow says so."""
+    window = turn.child.plan.window
+    return window.trained if window.bound_by == "brake" else None
 
 
 def turn_facts(turn: Turn) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr, ValidationError
 
@@ -16,6 +16,9 @@ MAX_STOPS = 64
 """Stop sequences of one request; OpenAI takes 4, llama-server any number."""
 
 
+Kind = TypeVar("Kind", bound="Request")
+
+
 class Message(BaseModel):
     """One message of a chat."""
 
@@ -25,11 +28,16 @@ class Message(BaseModel):
     tool_calls: list[dict[str, Any]] | None = None
 
 
-class Common(BaseModel):
-    """What chats and completions share."""
+class Request(BaseModel):
+    """What all requests share."""
 
     model_config = ConfigDict(extra="allow")
     model: StrictStr | None = None
+
+
+class Common(Request):
+    """What chats and completions share."""
+
     stream: StrictBool | None = None
     stream_options: dict[str, Any] | None = None
     max_tokens: StrictInt | None = Field(None, ge=-1)
@@ -64,7 +72,22 @@ class CompletionRequest(Common):
     suffix: StrictStr | None = None
 
 
-def check(kind: type[Common], body: Mapping[str, Any]) -> Common:
+class EmbeddingRequest(Request):
+    """POST /v1/embeddings."""
+
+    input: StrictStr | list[StrictStr] | list[StrictInt] | list[list[StrictInt]]
+    encoding_format: Literal["float", "base64"] | None = None
+
+
+class RerankRequest(Request):
+    """POST /v1/rerank."""
+
+    query: StrictStr
+    documents: list[StrictStr] = Field(min_length=1)
+    top_n: StrictInt | None = Field(None, ge=1)
+
+
+def check(kind: type[Kind], body: Mapping[str, Any]) -> Kind:
     """Check a body. Raises ``ApiError`` 400 that names the field. Pure."""
     try:
         return kind.model_validate(body)

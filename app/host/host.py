@@ -318,6 +318,9 @@ class Host:
         )
         if idle and not said:
             self.say(Reloaded(model.id, model.name, "idle", child.load_seconds, window), next_turn=True)
+        sentence = view.surplus(running)
+        if sentence is not None:
+            log.warning("%s", sentence)
         bound = view.memory_bound(running.plan, model)
         if bound is not None and effect.reason is v.SpawnReason.TURN:
             self.say(bound, next_turn=True)

@@ -9,6 +9,7 @@ from app.host.notices import WindowBound
 from app.host.status import BrakeStatus, ChildState, ChildStatus, MemoryStatus, WaitingStatus, WindowStatus
 from app.host.turn import Running
 from engines import Child, LaunchPlan
+from engines.memory import check
 
 
 def child_status(
@@ -67,6 +68,15 @@ def held_bytes(running: Running) -> int:
     measured = running.child.measured_bytes if running.child is not None else None
     predicted = running.plan.memory.predicted if running.plan is not None else None
     return (measured if measured is not None else predicted or 0) + running.model.facts.weights_bytes
+
+
+def surplus(running: Running) -> str | None:
+    """The sentence for a child that holds more than its plan allows for; None otherwise, or where it is not known."""
+    child, plan, model = running.child, running.plan, running.model
+    if child is None or plan is None:
+        return None
+    copied = plan.memory.bill.get("repacked", 0)
+    return check.surplus(model.name, model.facts, child.facts.allocated_window, child.measured_bytes, copied)
 
 
 def memory_bound(plan: LaunchPlan | None, model: Model) -> WindowBound | None:

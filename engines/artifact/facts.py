@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from engines.artifact.matrices import Matrices
+
 
 class ModelKind(StrEnum):
     """What a model is for; it decides which routes and which server flags apply."""
@@ -74,3 +76,5 @@ class ModelFacts:
     """Size of the tensors of mixture-of-experts layers that hold the experts."""
     tied_output: bool = False
     """There is no ``output.weight``: the token embedding serves as output too."""
+    matrices: Matrices | None = None
+    """The matrices by type; None where the tensors were not looked at."""

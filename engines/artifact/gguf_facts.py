@@ -18,6 +18,7 @@ from engines.artifact.ggml import (
     TENSOR_TYPES,
 )
 from engines.artifact.gguf_header import Header, TensorInfo
+from engines.artifact.matrices import matrices
 from engines.artifact.metadata import Metadata
 
 MAX_LAYERS = 4096
@@ -121,6 +122,7 @@ def facts_from(headers: Sequence[Header]) -> ModelFacts:
         token_embedding_bytes=embedded.size if embedded else None,
         expert_bytes=sum(tensor.size or 0 for tensor in tensors if EXPERTS in tensor.name),
         tied_output=all(tensor.name != OUTPUT for tensor in tensors),
+        matrices=matrices(tensors),
     )
 
 

@@ -34,7 +34,7 @@ class CpuEngine:
             raise ServerMissing("The machine has no llama-server to plan with.")
         copied = settings.repacked_bytes
         if copied is None:
-            copied = repack.at_most(facts, machine.cpu_features)
+            copied = repack.expected(facts, machine.cpu_features)
         budget = budget_for(
             facts, ram=machine.ram_bytes, limit=machine.memory_limit_bytes, reserved=settings.reserved_bytes
         )

@@ -8,16 +8,13 @@ exact for gemma-270m Q4_K_M with AMX (213.91 MiB) and without (12.66 MiB).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from fractions import Fraction
 
 from engines.artifact.facts import ModelFacts
 from engines.artifact.ggml import TENSOR_TYPES
-from engines.artifact.gguf_header import TensorInfo
+from engines.artifact.matrices import Matrices
 from engines.memory.processor import AMX, AVX2, AVX512, DOTPROD
 
-ROWS = 32
-"""AMX takes matrices whose rows are a multiple of this, the other kernels of 4 or 8."""
 AMX_GROWTH = {
     "F16": Fraction(1),
     "Q4_0": Fraction(1),
@@ -42,40 +39,6 @@ TYPES_OF_MIXES = {
     "Q5_K": ("Q5_K", "Q6_K"),
 }
 """File types that keep some tensors in better types (llama-quant.cpp)."""
-OUTPUT = "output.weight"
-LOOKED_UP = frozenset(
-    {"token_embd.weight", "per_layer_token_embd.weight", "position_embd.weight", "token_types.weight"}
-)
-"""Tables that a model looks rows up in: nothing multiplies them, so they are not copied."""
-EXPERTS = "_exps."
-
-
-@dataclass(frozen=True, slots=True)
-class Matrices:
-    """Bytes of what a model multiplies with, by the name of the type."""
-
-    plain: Mapping[str, int]
-    experts: Mapping[str, int]
-    """Stacks of experts, which AMX leaves alone."""
-
-
-def matrices(tensors: Iterable[TensorInfo]) -> Matrices:
-    """The matrices among the tensors of a header (of all parts). A token embedding without an output is one."""
-    listed = list(tensors)
-    tied = all(tensor.name != OUTPUT for tensor in listed)
-    plain: dict[str, int] = {}
-    experts: dict[str, int] = {}
-    for tensor in listed:
-        kind = TENSOR_TYPES.get(tensor.type)
-        if kind is None or tensor.size is None or len(tensor.shape) < 2 or tensor.shape[1] % ROWS:
-            continue
-        if tensor.name in LOOKED_UP and not (tied and tensor.name == "token_embd.weight"):
-            continue
-        if len(tensor.shape) == 2:
-            plain[kind.name] = plain.get(kind.name, 0) + tensor.size
-        elif EXPERTS in tensor.name:
-            experts[kind.name] = experts.get(kind.name, 0) + tensor.size
-    return Matrices(plain, experts)
 
 
 def copied_bytes(found: Matrices, features: Iterable[str]) -> int:
@@ -84,6 +47,12 @@ def copied_bytes(found: Matrices, features: Iterable[str]) -> int:
     return sum(int(size * _growth(name, has)) for name, size in found.plain.items()) + sum(
         int(size * _growth(name, has - {AMX})) for name, size in found.experts.items()
     )
+
+
+def expected(facts: ModelFacts, features: Iterable[str]) -> int:
+    """The copy of this model's weights: counted where its tensors and the processor are known, else at most."""
+    has = frozenset(features)
+    return copied_bytes(facts.matrices, has) if facts.matrices is not None and has else at_most(facts, has)
 
 
 def at_most(facts: ModelFacts, features: Iterable[str]) -> int:

@@ -6,8 +6,9 @@ import pytest
 
 from engines.artifact.ggml import TENSOR_TYPES
 from engines.artifact.gguf_header import TensorInfo
+from engines.artifact.matrices import Matrices, matrices
 from engines.memory.processor import AMX, AVX2, AVX512, DOTPROD
-from engines.memory.repack import Matrices, at_most, copied_bytes, matrices
+from engines.memory.repack import at_most, copied_bytes, expected
 from tests.fixtures.facts import facts
 
 NUMBERS = {kind.name: number for number, kind in TENSOR_TYPES.items()}
@@ -95,3 +96,10 @@ def test_at_most_one_copy_of_the_weights(quantisation: str | None, features: tup
 
 def test_the_embedding_of_a_tied_model_may_be_copied() -> None:
     assert at_most(facts(weights_bytes=1000, token_embedding_bytes=100, tied_output=True), X86) == 1000
+
+
+def test_the_tensors_are_counted_where_they_and_the_processor_are_known() -> None:
+    model = facts(weights_bytes=1000, quantisation="Q4_K_M", matrices=Matrices({"Q4_K": 144, "Q6_K": 210}, {}))
+    assert expected(model, X86) == 144
+    assert expected(model, ()) == at_most(model, ()) == 1000
+    assert expected(facts(weights_bytes=1000), X86) == at_most(facts(weights_bytes=1000), X86)
