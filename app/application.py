@@ -130,9 +130,13 @@ class Application:
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
 
     @classmethod
-    async def open(cls, options: Options) -> Self:
-        """Survey, lock the home, and start all parts. Raises errors with a ``sentence``; then nothing runs."""
-        surroundings = await asyncio.to_thread(survey, options)
+    async def open(cls, options: Options, surroundings: Surroundings | None = None) -> Self:
+        """Survey, lock the home, and start all parts. Raises errors with a ``sentence``; then nothing runs.
+
+        ``surroundings``: what to take for the survey, where a benchmark plays another machine.
+        """
+        if surroundings is None:
+            surroundings = await asyncio.to_thread(survey, options)
         lock = _lock(surroundings.home)
         log_setup = logs.setup(surroundings.home, surroundings.settings.log_level, console=options.console_log)
         app = cls(options, surroundings, log_setup, lock)
@@ -199,7 +203,7 @@ class Application:
             self.log_setup.redactor.register(s.settings.api_key.get_secret_value())
         ledger = Ledger(s.home.ledger)
         reaped = await asyncio.to_thread(ledger.sweep)
-        engine = open_engine(s.choice, Parts(ledger, s.home.child_config, s.settings.load_seconds))
+        engine = open_engine(s.choice, Parts(ledger, s.home.child_config, s.settings.load_seconds, s.missing_server))
         self._library = Library(model_folders(s.home, s.settings, self.options))
         self._host = Host(
             engine=engine,

@@ -24,6 +24,9 @@ class EngineError(Exception):
 
     code: ClassVar[str] = "engine_error"
     status: ClassVar[int] = 503
+    crash: ClassVar[bool] = True
+    """It counts against the model: after a few it is not loaded by itself any more. False where nothing was loaded
+    and trying again costs nothing, because something is missing or wrong that only a person can put right."""
 
     def __init__(self, sentence: str, *, tail: str = "") -> None:
         super().__init__(sentence)
@@ -35,6 +38,7 @@ class EngineUnavailable(EngineError):
     """Models cannot be run here as things stand."""
 
     code = "engine_unavailable"
+    crash = False
 
 
 class EngineNotBuilt(EngineUnavailable):
@@ -67,7 +71,8 @@ class LoadError(EngineError):
 class ModelFileMissing(LoadError):
     """The file is gone."""
 
-    code = "model_file_missing"
+    code = "model_missing"
+    crash = False
     what = "its file cannot be opened"
     advice = "Put the file back or remove the model, then rescan the models folder."
 
@@ -75,7 +80,8 @@ class ModelFileMissing(LoadError):
 class NotAModelFile(LoadError):
     """The file is something else."""
 
-    code = "not_a_model"
+    code = "not_gguf"
+    crash = False
     what = "its file is not a GGUF model"
     advice = "Download the model again; a web page saved under its name is the usual cause."
 
@@ -84,6 +90,7 @@ class ModelFileTruncated(LoadError):
     """Part of the file is missing."""
 
     code = "model_truncated"
+    crash = False
     what = "its file ends too early"
     advice = "The download was cut short: download the model again."
 
@@ -92,6 +99,7 @@ class ArchitectureUnknown(LoadError):
     """The server program is too old for the model."""
 
     code = "architecture_unsupported"
+    crash = False
     what = "this llama-server does not know the architecture"
     advice = "Use a newer llama-server (setting llama_server) or another model."
 

@@ -25,6 +25,8 @@ class Parts:
     config_folder: Path
     """An empty folder that children take for the user's configuration."""
     load_seconds: float
+    missing_server: str | None = None
+    """Why there is no llama-server, where there is none."""
 
 
 def usable(choice: Choice, *, asked_for: bool) -> Choice:
@@ -45,4 +47,4 @@ def usable(choice: Choice, *, asked_for: bool) -> Choice:
 def open_engine(choice: Choice, parts: Parts) -> Engine:
     """Make the engine of a usable choice."""
     launcher = Launcher(parts.ledger, for_this_system(), load_seconds=parts.load_seconds)
-    return CpuEngine(launcher, parts.config_folder)
+    return CpuEngine(launcher, parts.config_folder, parts.missing_server)

@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import bench_brake
 import bench_gaps
 import psutil
 from bench_subject import FAST_MODEL, Plimsoll, Streamed, cores_setting, fast_or_real, load_directly, stream
@@ -157,6 +158,17 @@ def gaps(pairs: int) -> list[Row]:
     ]
 
 
+def brake(pairs: int) -> list[Row]:
+    """A respawn by the memory brake under forced pressure, beside the plain load of the same model just before."""
+    runs = [asyncio.run(bench_brake.measure(MODEL)) for _ in range(pairs)]
+    return [
+        Row("sample to memory given back", *spread([r.freed * 1000 for r in runs], "ms", 0)),
+        Row("sample to the smaller child", *spread([r.ready * 1000 for r in runs], "ms", 0)),
+        Row("its load beside a plain load", *spread([r.load / r.plain_load for r in runs], "×", 3)),
+        Row("memory given back", *spread([(r.before - r.after) / 2**20 for r in runs], "MiB", 0)),
+    ]
+
+
 MEASURES: dict[str, Callable[[int], list[Row]]] = {
     "relay": relay,
     "chunks": chunks,
@@ -164,6 +176,7 @@ MEASURES: dict[str, Callable[[int], list[Row]]] = {
     "switch": switch,
     "gaps": gaps,
     "idle": idle,
+    "brake": brake,
 }
 
 

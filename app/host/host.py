@@ -337,7 +337,7 @@ class Host:
         log.warning("%s", shown.sentence)
         self.say(LoadFailedNotice(running.model.id, shown.sentence, shown.code))
         self._tell("load_failed", running, code=shown.code)
-        self._post(v.LoadFailed(self.clock(), running.id, error))
+        self._post(v.LoadFailed(self.clock(), running.id, error, getattr(error, "crash", True)))
 
     def _stop(self, running: Running, reason: v.StopReason) -> None:
         running.stop = reason

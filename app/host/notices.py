@@ -109,7 +109,7 @@ class KeepsCrashingNotice:
         """Says how often, why the last time, and how to try again."""
         return (
             f"{self.name} crashed {self.crashes} times within 10 minutes and is not loaded by itself any more. "
-            f"Choose it in the tray to try again. Last time: {self.reason}"
+            f"To try again choose it in the tray, or POST /api/models/{self.model}/load. Last time: {self.reason}"
         )
 
     @property

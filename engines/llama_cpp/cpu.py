@@ -24,14 +24,15 @@ class CpuEngine:
 
     name = "cpu"
 
-    def __init__(self, launcher: Launcher, config_folder: Path) -> None:
+    def __init__(self, launcher: Launcher, config_folder: Path, missing_server: str | None = None) -> None:
         self._launcher = launcher
         self._config_folder = str(config_folder)
+        self._missing_server = missing_server or "The machine has no llama-server to plan with."
 
     def plan(self, model: str, facts: ModelFacts, machine: Machine, settings: LaunchSettings) -> LaunchPlan:
         """What starting ``model`` here would be. Raises ``ServerMissing`` where the machine has no llama-server."""
         if machine.llama_server is None:
-            raise ServerMissing("The machine has no llama-server to plan with.")
+            raise ServerMissing(self._missing_server)
         copied = settings.repacked_bytes
         if copied is None:
             copied = repack.expected(facts, machine.cpu_features)

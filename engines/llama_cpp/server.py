@@ -149,7 +149,7 @@ class Launcher:
 
     async def _until_ready(self, plan: LaunchPlan, process: ChildProcess, port: int, key: str) -> ChildFacts:
         """Probe and read back, ended at once by the child's death."""
-        ready = asyncio.ensure_future(self._probe(plan, port, key))
+        ready = asyncio.ensure_future(self._probe(plan, process.pid, port, key))
         try:
             either: set[asyncio.Future[Any]] = {ready, process.died}
             await asyncio.wait(either, timeout=self._load_seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -163,10 +163,13 @@ class Launcher:
         finally:
             ready.cancel()
 
-    async def _probe(self, plan: LaunchPlan, port: int, key: str) -> ChildFacts:
+    async def _probe(self, plan: LaunchPlan, pid: int, port: int, key: str) -> ChildFacts:
+        path, body = first_request(plan)
+        try:
+            await probe.until_ours_is_healthy(pid, port)
+        except probe.Refused as error:
+            raise errors.KeyRefused(plan.model, detail=str(error)) from error
         async with probe.control_client(port, key) as client:
-            await probe.until_healthy(client)
-            path, body = first_request(plan)
             try:
                 await probe.first_request(client, path, body)
             except probe.Refused as error:

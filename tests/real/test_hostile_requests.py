@@ -382,6 +382,7 @@ async def test_stray_variables_and_files_change_nothing(start: Any, tmp_path: Pa
         "LLAMA_ARG_CTX_SIZE": "8",
         "LLAMA_ARG_ALIAS": "evil",
         "LLAMA_ARG_PORT": "1",
+        "LLAMA_ARG_N_PARALLEL": "x",
         "LLAMA_ARG_HOST": "0.0.0.0",
         "LLAMA_ARG_MODEL": "/nothing.gguf",
         "LLAMA_API_KEY": "stray",
