@@ -7,11 +7,11 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import psutil
 from filelock import FileLock, Timeout
@@ -27,12 +27,13 @@ from app.events import EventBus
 from app.host import monitor
 from app.host.braking import Periods
 from app.host.host import Host
-from app.host.notices import EngineNotice, OrphansReaped
+from app.host.notices import EngineNotice, OrphansReaped, SettingsRefused
 from app.host.schedule import Policy
 from app.host.status import EngineStatus
 from app.library.library import Library
 from app.library.pins import Pins
 from app.settings import Environment
+from app.settings_watch import SettingsWatch
 from engines import Choice, EngineName, LaunchSettings, Machine, Parts, ServerProgram, open_engine, read_machine
 from engines.child.ledger import Ledger
 from engines.errors import ServerMissing
@@ -126,7 +127,8 @@ class Application:
     _pins: Pins | None = None
     _relay: Relay | None = None
     _server: EndpointServer | None = None
-    _monitor: asyncio.Task[None] | None = None
+    _names: OpenAiRoutes | None = None
+    _watching: list[asyncio.Task[None]] = field(default_factory=list)
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
 
     @classmethod
@@ -225,6 +227,7 @@ class Application:
         names = OpenAiRoutes(
             self._host, self._library, self._relay, Chosen(s.settings.default_model, pinned=self._pins)
         )
+        self._names = names
         workers = WorkerRoutes(self._host, self._library, self._relay, names)
         management = ManagementRoutes(self._host, self._library, self.bus, names)
         listener = bind(s.settings.host, s.settings.port)
@@ -232,14 +235,44 @@ class Application:
             [*names.routes(), *workers.routes(), *management.routes()], guard_rules(s.settings), listener
         )
         await self._server.start()
-        self._monitor = asyncio.create_task(monitor.watch(self._host))
+        settings_watch = SettingsWatch(s.home.settings, s.settings, s.overrides, self._settle, self._refuse_settings)
+        self._watching = [self._task(monitor.watch(self._host)), self._task(settings_watch.watch())]
         paths.write_private(s.home.endpoint_file, json.dumps(self.ready_facts()))
         log.info("serving on %s with the %s engine (%s)", self.base_url, s.choice.engine, s.choice.reason)
 
+    def _settle(self, chosen: settings.Settings) -> None:
+        """Let changed settings act, as each key promises; what acts at the next start is not among them."""
+        assert self._server is not None
+        assert self._names is not None
+        self.surroundings = replace(self.surroundings, settings=chosen)
+        if chosen.api_key is not None:
+            self.log_setup.redactor.register(chosen.api_key.get_secret_value())
+        self.log_setup.set_level(chosen.log_level)
+        self.host.settle(policy(chosen), self.surroundings.launch)
+        self.pins.replace(chosen.pinned)
+        self._names.chosen = Chosen(chosen.default_model, pinned=self.pins)
+        self._server.settle(guard_rules(chosen))
+        folders = model_folders(self.surroundings.home, chosen, self.options)
+        if folders != self.library.folders:
+            self.library.folders = folders
+            self._watching.append(self._task(self._rescan()))
+
+    def _refuse_settings(self, mistake: str) -> None:
+        self.host.say(SettingsRefused(mistake))
+
+    async def _rescan(self) -> None:
+        await self.library.rescan()
+        self.bus.publish("models", {"count": len(self.library.records)})
+
+    def _task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        task.add_done_callback(_say_failure)
+        return task
+
     async def close(self) -> None:
         """Stop everything in reverse; afterwards no process of ours runs. Safe to call twice."""
-        if self._monitor is not None:
-            self._monitor.cancel()
+        for task in self._watching:
+            task.cancel()
         self.bus.close()
         closing = [part.close() for part in (self._host,) if part is not None]
         if self._server is not None:
@@ -251,9 +284,14 @@ class Application:
         if self._relay is not None:
             await self._relay.close()
         log.info("closed")
-        self._monitor = self._server = self._relay = None
+        self._watching, self._server, self._relay = [], None, None
         self.log_setup.close()
         self.lock.release()
+
+
+def _say_failure(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and task.exception() is not None:
+        log.error("a part of the application failed", exc_info=task.exception())
 
 
 def model_folders(home: paths.Home, chosen: settings.Settings, options: Options) -> tuple[Path, ...]:

@@ -125,7 +125,7 @@ class Settings(BaseModel):
     )
     llama_server: AbsolutePath | None = _key(
         None,
-        "at the next load",
+        "at the next start",
         "an absolute path to a file, or unset",
         "The llama-server to start instead of the bundled one.",
     )
@@ -230,7 +230,7 @@ class Settings(BaseModel):
     )
     load_seconds: float = _key(
         LOAD_SECONDS,
-        "at the next load",
+        "at the next start",
         "more than 0 seconds",
         "Longest time that a model may take to load.",
         gt=0,

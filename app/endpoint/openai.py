@@ -38,7 +38,8 @@ class OpenAiRoutes:
     """The handlers, over the host and the library."""
 
     def __init__(self, host: Host, library: Library, relay: Relay, chosen: Chosen) -> None:
-        self._host, self._library, self._relay, self._chosen = host, library, relay, chosen
+        self._host, self._library, self._relay = host, library, relay
+        self.chosen = chosen
 
     def routes(self) -> list[web.RouteDef]:
         """What the server adds."""
@@ -78,14 +79,14 @@ class OpenAiRoutes:
     def resolve(self, name: str | None) -> ModelRecord:
         """The model a request means. Raises ``ApiError``."""
         try:
-            return self._library.resolve(name, loaded=self._host.loaded(), default=self._chosen.default_model)
+            return self._library.resolve(name, loaded=self._host.loaded(), default=self.chosen.default_model)
         except (ModelNotFound, ModelBroken) as error:
             raise from_library(error) from error
 
     def as_model(self, record: ModelRecord) -> Model:
         """A record as the host wants it. A broken one never gets here: its name does not resolve."""
         assert record.facts is not None
-        return Model(record.id, record.name, record.facts, pinned=record.id in self._chosen.pinned)
+        return Model(record.id, record.name, record.facts, pinned=record.id in self.chosen.pinned)
 
     def _chat_model(self, name: str | None) -> Model:
         record = self.resolve(name)

@@ -89,6 +89,10 @@ class EndpointServer:
         """The port that is served."""
         return int(self._listener.getsockname()[1])
 
+    def settle(self, rules: guard.GuardRules) -> None:
+        """Who may ask from now on."""
+        self._rules = rules
+
     async def start(self) -> None:
         """Begin to serve."""
         await self._runner.setup()

@@ -82,7 +82,8 @@ class Braking:
         self._owner = owner
         self._sensor = sensor
         self._ram_bytes = ram_bytes
-        self._pinned = pinned
+        self.pinned = pinned
+        """The user set the window: nothing is resized."""
         self._periods = periods
         self._children: dict[str, Braked] = {}
         self._memory = remembered.BrakeMemory()
@@ -199,7 +200,7 @@ class Braking:
             evidence=evidence,
             allocated=allocated,
             planned=self._owner.planned_window(model),
-            pinned=self._pinned or model.facts.kind is not ModelKind.CHAT,
+            pinned=self.pinned or model.facts.kind is not ModelKind.CHAT,
             footprint=await asyncio.to_thread(anonymous_bytes, child.pid),
             kv_bytes=kv_bytes(model.facts, allocated) if allocated is not None else None,
             ram_bytes=self._ram_bytes,

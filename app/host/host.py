@@ -145,6 +145,13 @@ class Host:
         """Have a model gone: its load is cancelled at once, its answer finished first."""
         self._post(v.UnloadAsked(self.clock(), model_id))
 
+    def settle(self, policy: Policy, launch_settings: LaunchSettings) -> None:
+        """Changed settings: the policy holds at once, what concerns launches at the next load."""
+        self.policy = self._schedule.policy = policy
+        self.launch_settings = launch_settings
+        if self._brake is not None:
+            self._brake.pinned = launch_settings.window is not None
+
     def pin(self, model_id: str, *, pinned: bool) -> None:
         """Keep a model loaded, or no longer; acts on the child that runs now as on later turns."""
         self._post(v.PinChanged(self.clock(), model_id, pinned))

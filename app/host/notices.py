@@ -217,6 +217,25 @@ class WindowBound:
 
 
 @dataclass(frozen=True, slots=True)
+class SettingsRefused:
+    """The settings were changed and have a mistake; what held before still holds."""
+
+    mistake: str
+    kind = "settings_refused"
+    model = None
+
+    @property
+    def sentence(self) -> str:
+        """The mistake with its place, and what holds meanwhile."""
+        return f"{self.mistake} Until that is put right the former settings hold."
+
+    @property
+    def numbers(self) -> Mapping[str, int | float | str]:
+        """None."""
+        return {}
+
+
+@dataclass(frozen=True, slots=True)
 class OrphansReaped:
     """Servers that a former run left behind were stopped."""
 

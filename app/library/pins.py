@@ -26,6 +26,14 @@ class Pins:
     def __contains__(self, model: object) -> bool:
         return model in self._names
 
+    def replace(self, names: Iterable[str]) -> None:
+        """The settings say something else now."""
+        wanted = frozenset(names)
+        changed = sorted(wanted ^ self._names)
+        self._names = wanted
+        for name in changed:
+            self._tell(name, name in wanted)
+
     async def set(self, model: str, pinned: bool) -> None:
         """Pin a model or no longer, from now on and after a restart.
 
@@ -33,11 +41,7 @@ class Pins:
         ``HomeError``; then nothing has changed.
         """
         async with self._one_at_a_time:
-            names = await asyncio.to_thread(_write, self._file, model, pinned)
-            changed = sorted(names ^ self._names)
-            self._names = names
-            for name in changed:
-                self._tell(name, name in names)
+            self.replace(await asyncio.to_thread(_write, self._file, model, pinned))
 
 
 def _write(file: Path, model: str, pinned: bool) -> frozenset[str]:
