@@ -12,6 +12,11 @@ import pytest
 from tests.fixtures.running import Running, make_models
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What drives the whole system into memory pressure runs last: its echo lasts for seconds."""
+    items.sort(key=lambda item: item.get_closest_marker("pressure") is not None)
+
+
 @pytest.fixture(scope="session")
 def tiny_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the tiny models."""

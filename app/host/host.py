@@ -105,7 +105,7 @@ class Host:
         finally:
             served = ticket.granted.done() and not ticket.granted.cancelled() and ticket.granted.exception() is None
             self._drop(ticket)
-            if served and self._brake is not None and not ticket.broken.done():
+            if served and self._brake is not None and not ticket.broken.done() and self._is_last_of(ticket):
                 # Asked for before the slot is given back: what follows a turn comes before those that wait.
                 self._task(self._brake.after_turn(model, self._held(self._ask_hold(model, ahead=True))))
             self._post(v.TurnEnded(self.clock(), ticket.id))
@@ -399,6 +399,10 @@ class Host:
         finally:
             self._drop(ticket)
             self._post(v.HoldEnded(self.clock(), ticket.id))
+
+    def _is_last_of(self, ticket: Ticket) -> bool:
+        """Whether nothing else is in flight beside a granted turn: a child with several slots is sampled alone."""
+        return any(c.busy == {ticket.id} for c in self._schedule.children.values())
 
     def _is_free(self, model_id: str) -> bool:
         """Whether the model's child is ready with nothing in flight and nobody waiting for it."""

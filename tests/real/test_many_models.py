@@ -50,7 +50,7 @@ async def test_two_models_with_room_for_one_and_three_requests_each(start: Any, 
             answers = await asyncio.gather(*(say(client, m) for m in (same, other, same, other, same, other)))
             assert sorted(answers) == sorted([f"I am model {m}." for m in (same, other)] * 3)
             assert loads(app) - before <= 2  # each model is loaded once at most, whichever came first
-    assert app.status()["notices"] == []
+    assert app.notices() == []
 
 
 async def test_cold_requests_for_two_models_make_two_loads(start: Any, models: Path) -> None:
@@ -118,7 +118,7 @@ async def test_three_models_rotated_by_six_clients(start: Any, models: Path) -> 
     await asyncio.gather(*(rotate(i) for i in range(6)))
     assert len(waits) > 6
     assert max(waits) < 600_000
-    assert app.status()["notices"] == []
+    assert app.notices() == []
     assert "Traceback" not in app.log()
 
 
@@ -129,10 +129,10 @@ async def test_an_unused_model_is_reaped_and_its_reload_says_so(start: Any, mode
         (child,) = app.children()
         await until(lambda: is_gone(child.pid), 20)
         await until(lambda: app.status()["children"] == [])
-        assert app.status()["notices"] == []
+        assert app.notices() == []
         answer = await client.post("/v1/chat/completions", json=chat("one"))
         assert answer.headers["x-plimsoll-notice"] == "reload"
-        (notice,) = app.status()["notices"]
+        (notice,) = app.notices()
         assert notice["numbers"]["reason"] == "idle"
         again = await client.post("/v1/chat/completions", json=chat("one"))
         assert "x-plimsoll-notice" not in again.headers
@@ -152,7 +152,7 @@ async def test_a_child_that_crashes_on_every_load_is_given_up_until_the_user_tri
             answer = await client.post("/v1/chat/completions", json=chat("one"))
             codes.append(answer.json()["error"]["code"])
         assert codes == ["exited"] * 3 + ["model_keeps_crashing"] * 2
-        kinds = [notice["kind"] for notice in app.status()["notices"]]
+        kinds = [notice["kind"] for notice in app.notices()]
         assert kinds == ["load_failed"] * 3 + ["model_keeps_crashing"]
         real = Path(__file__).parents[2] / "artifacts/llama-cpp/cpu/bin/llama-server"
         program.write_text(f'#!/bin/sh\nexec "{real}" "$@"\n')

@@ -138,7 +138,7 @@ async def test_a_child_killed_in_mid_stream_is_an_error_event_and_the_next_reque
         assert events[-2] == "event: error"
         error = json.loads(events[-1].removeprefix("data: "))["error"]
         assert (error["code"], error["status"]) == ("worker_crashed", 502)
-        (notice,) = app.status()["notices"]
+        (notice,) = app.notices()
         assert notice["kind"] == "worker_crashed"
         assert notice["numbers"] == {"exit_code": -9}
         after = await client.post("/v1/chat/completions", json=chat("endless", max_tokens=3))
@@ -204,7 +204,7 @@ async def test_a_true_orphan_of_a_former_run_is_reaped_and_a_foreign_process_is_
         app: Running = start(home=home)
         assert is_gone(orphan.pid)
         assert not is_gone(foreign.pid)
-        (notice,) = app.status()["notices"]
+        (notice,) = app.notices()
         assert notice["kind"] == "orphans_reaped"
         assert app.ledger() == []
     finally:
@@ -231,4 +231,4 @@ async def test_a_stopped_and_continued_application_and_child_go_on(start: Any) -
                     break
         answer = await client.post("/v1/chat/completions", json=chat("endless", max_tokens=3))
     assert answer.status_code == 200
-    assert app.status()["notices"] == []
+    assert app.notices() == []

@@ -23,6 +23,7 @@ from tests.fixtures.running import ROOT
 from tests.fixtures.waiting import until
 
 pytestmark = [
+    pytest.mark.pressure,
     pytest.mark.real,
     pytest.mark.skipif(sys.platform != "linux", reason="needs PSI and cgroups, which only Linux has"),
 ]

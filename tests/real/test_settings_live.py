@@ -53,8 +53,8 @@ async def test_a_mistake_is_said_and_the_former_settings_hold(start: Any) -> Non
     async with app.client() as client:
         await client.post("/v1/chat/completions", json=chat("hello", max_tokens=1))
         write(app, "windwo = 1\n")
-        await until(lambda: [n["kind"] for n in app.status()["notices"]] == ["settings_refused"])
-        (notice,) = app.status()["notices"]
+        await until(lambda: [n["kind"] for n in app.notices()] == ["settings_refused"])
+        (notice,) = app.notices()
         assert "window" in notice["text"]
         assert "former settings hold" in notice["text"]
         refused = await client.post("/v1/chat/completions", json=chat("endless", max_tokens=1))

@@ -108,7 +108,7 @@ async def test_an_embedder_and_a_chat_are_served_side_by_side_within_the_budget(
     print(f"both hold {sum(measured) / 2**20:.0f} MiB")
     assert sum(measured) <= SHARE * psutil.virtual_memory().total
     assert app.log().count(" serves on port ") == 2
-    assert [n for n in app.status()["notices"] if n["kind"] != "bound"] == []
+    assert [n for n in app.notices() if n["kind"] != "bound"] == []
 
 
 async def test_with_room_for_one_chat_the_embedder_stays_when_chats_change(
