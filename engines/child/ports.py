@@ -22,6 +22,9 @@ def free_port(ports: Iterable[int], *, host: str = "127.0.0.1", start: int = 0) 
     for index in range(len(candidates)):
         port = candidates[(start + index) % len(candidates)]
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+            # As the child binds: connections of a former child linger for a minute and are no obstacle.
+            exclusive = getattr(socket, "SO_EXCLUSIVEADDRUSE", None)
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR if exclusive is None else exclusive, 1)
             try:
                 probe.bind((host, port))
             except OSError:

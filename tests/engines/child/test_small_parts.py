@@ -19,6 +19,7 @@ from engines.plan import PER_SPAWN
 def test_a_taken_port_is_passed_over() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
+        taken.listen()
         port = taken.getsockname()[1]
         with socket.socket() as other:
             other.bind(("127.0.0.1", 0))
@@ -27,6 +28,16 @@ def test_a_taken_port_is_passed_over() -> None:
         assert free_port([free, port], start=1) == free
         with pytest.raises(NoFreePort, match="no free port"):
             free_port([port])
+
+
+def test_a_port_on_which_a_former_childs_connections_linger_is_free() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            accepted, _ = server.accept()
+            accepted.close()  # who closes first keeps the connection in TIME_WAIT
+            assert client.recv(1) == b""
+    assert free_port([port]) == port
 
 
 def test_a_child_inherits_the_allow_list_and_an_empty_config_folder() -> None:
