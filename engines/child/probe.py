@@ -22,32 +22,34 @@ class NotServing(Exception):
     """The first request was not answered with a success; carries status and text."""
 
 
-def control_client(port: int, key: str | None = None) -> httpx.AsyncClient:
-    """A client for control calls. ``trust_env=False``: a proxy variable must not catch loopback."""
-    return httpx.AsyncClient(
-        base_url=f"http://127.0.0.1:{port}",
-        headers={"authorization": f"Bearer {key}"} if key is not None else {},
-        trust_env=False,
-        timeout=HEALTH_SECONDS,
-    )
+def control_client(port: int) -> httpx.AsyncClient:
+    """A client for control calls, one connection for all of them: each costs a llama-server a thread and its memory.
+
+    ``trust_env=False``: a proxy variable must not catch loopback. It has no key; see ``trust``.
+    """
+    return httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=HEALTH_SECONDS)
 
 
-async def until_ours_is_healthy(pid: int, port: int) -> None:
+def trust(client: httpx.AsyncClient, key: str) -> None:
+    """From now on the client sends the key."""
+    client.headers["authorization"] = f"Bearer {key}"
+
+
+async def until_ours_is_healthy(client: httpx.AsyncClient, pid: int, port: int) -> None:
     """Poll ``/health`` until it is 200 and our child is who listens there.
 
     Another program that took the port before our child may answer 200 to everything; our child then ends by itself
     when it cannot bind. The caller bounds the wait and races it against that. Raises ``Refused`` where the system
     does not tell who listens and the server answers without a key.
     """
-    async with control_client(port) as client:
-        while True:
-            if await _is_healthy(client):
-                ours = await asyncio.to_thread(listens, pid, port)
-                if ours is None:
-                    await _must_want_a_key(client)
-                if ours is not False:
-                    return
-            await asyncio.sleep(POLL_SECONDS)
+    while True:
+        if await _is_healthy(client):
+            ours = await asyncio.to_thread(listens, pid, port)
+            if ours is None:
+                await _must_want_a_key(client)
+            if ours is not False:
+                return
+        await asyncio.sleep(POLL_SECONDS)
 
 
 def listens(pid: int, port: int) -> bool | None:

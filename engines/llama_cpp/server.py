@@ -165,12 +165,10 @@ class Launcher:
 
     async def _probe(self, plan: LaunchPlan, pid: int, port: int, key: str) -> ChildFacts:
         path, body = first_request(plan)
-        try:
-            await probe.until_ours_is_healthy(pid, port)
-        except probe.Refused as error:
-            raise errors.KeyRefused(plan.model, detail=str(error)) from error
-        async with probe.control_client(port, key) as client:
+        async with probe.control_client(port) as client:
             try:
+                await probe.until_ours_is_healthy(client, pid, port)
+                probe.trust(client, key)
                 await probe.first_request(client, path, body)
             except probe.Refused as error:
                 raise errors.KeyRefused(plan.model, detail=str(error)) from error

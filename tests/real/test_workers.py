@@ -80,7 +80,10 @@ def in_words(what: str, seconds: list[float]) -> str:
 async def test_an_embedder_and_a_chat_are_served_side_by_side_within_the_budget(
     app: Running, client: httpx.AsyncClient
 ) -> None:
-    """Twenty of each at the same time; the times are in the test's output (``-rP``)."""
+    """Twenty of each at the same time; the times are in the test's output (``-rP``).
+
+    The machine has one slot, so an embedding that takes milliseconds waits for the answer before it.
+    """
     alone: dict[str, list[float]] = {"chat": [], "embedding": []}
     beside: dict[str, list[float]] = {"chat": [], "embedding": []}
 
