@@ -38,6 +38,7 @@ from engines import Choice, EngineName, LaunchSettings, Machine, Parts, ServerPr
 from engines.child.ledger import Ledger
 from engines.errors import ServerMissing
 from engines.llama_cpp.binary import find_server
+from engines.llama_cpp.device_list import list_devices
 from engines.memory import pressure
 from engines.select import select
 from engines.workshop import usable
@@ -98,18 +99,19 @@ def survey(options: Options, environ: Mapping[str, str] = os.environ) -> Surroun
     repaired = paths.prepare(home)
     overrides = Environment.read(environ)
     chosen = overrides.over(settings.load(home.settings))
-    explicit = chosen.engine != "auto"
-    machine = read_machine(look_for_gpus=not overrides.force_cpu and chosen.engine != "cpu", environment=environ)
-    detected = select(machine, preference=chosen.engine, force_cpu=overrides.force_cpu)
-    choice = usable(detected, asked_for=explicit and not overrides.force_cpu)
+    looks = not overrides.force_cpu and chosen.engine != "cpu"
+    machine = read_machine(look_for_gpus=looks, environment=environ)
     server: ServerProgram | None = None
     missing = None
     try:
-        flavour = "cuda" if choice.engine is EngineName.CUDA else "cpu"
-        server = find_server(setting=chosen.llama_server, flavour=flavour, environment=environ)
+        server = find_server(setting=chosen.llama_server, flavour="cpu", environment=environ)
     except ServerMissing as error:
         missing = error.sentence
     machine = machine.with_server(server)
+    if server is not None and looks and not machine.nvidia_gpus and chosen.engine in {"auto", "vulkan"}:
+        machine = replace(machine, other_gpus=list_devices(server.path, machine.environment))
+    detected = select(machine, preference=chosen.engine, force_cpu=overrides.force_cpu)
+    choice = usable(detected, asked_for=chosen.engine != "auto" and not overrides.force_cpu)
     return Surroundings(home, chosen, machine, detected, choice, missing, tuple(repaired), overrides)
 
 
@@ -215,6 +217,7 @@ class Application:
             launch_settings=s.launch,
             bus=self.bus,
             sensor=pressure.for_this_system(s.overrides.force_memory_pressure),
+            brakes=s.choice.engine is EngineName.CPU,
             periods=self.options.periods,
         )
         if reaped:

@@ -13,6 +13,8 @@ import psutil
 
 from engines.memory.limit import memory_limit
 from engines.memory.processor import read_features
+from engines.nvidia.gpu import Gpu, version_of
+from engines.nvidia.nvml import Cards, Nvml
 
 INHERITED = (
     "PATH",
@@ -32,6 +34,8 @@ INHERITED = (
     "PROCESSOR_ARCHITECTURE",
     "CUDA_VISIBLE_DEVICES",
     "CUDA_PATH",
+    "GGML_VK_VISIBLE_DEVICES",
+    "VK_DRIVER_FILES",
     "LD_LIBRARY_PATH",
     "DYLD_LIBRARY_PATH",
 )
@@ -70,6 +74,12 @@ class Machine:
     """The limit of our own cgroup; None where there is none."""
     cpu_features: tuple[str, ...] = ()
     """What of the processor decides which weights llama.cpp copies (engines/memory/processor.py); empty: unknown."""
+    gpus: tuple[Gpu, ...] = ()
+    """The NVIDIA cards that could be read."""
+    driver_cuda: tuple[int, int] | None = None
+    """The newest CUDA version that the NVIDIA driver runs; None: unknown."""
+    gpu_problem: str = ""
+    """Why something of the cards could not be read."""
 
     @property
     def usable_bytes(self) -> int:
@@ -108,36 +118,31 @@ class Machine:
                 raise ValueError(f"machine.llama_server: {error}") from None
         known["other_gpus"] = tuple(known.get("other_gpus", ()))
         known["cpu_features"] = tuple(features)
+        try:
+            known["gpus"] = tuple(Gpu.from_json(gpu) for gpu in known.get("gpus", ()))
+            known["driver_cuda"] = version_of(known.get("driver_cuda"), "driver_cuda")
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"machine.gpus: {error}") from None
         return cls(**known)
 
 
-def read_machine(*, look_for_gpus: bool, environment: Mapping[str, str] | None = None) -> Machine:
+def read_machine(
+    *, look_for_gpus: bool, environment: Mapping[str, str] | None = None, nvml: Nvml | None = None
+) -> Machine:
     """Look at this machine. Blocking. Without ``look_for_gpus`` no GPU library is touched."""
     inherited = os.environ if environment is None else environment
+    cards = (nvml or Nvml.of_this_system()).cards() if look_for_gpus else Cards(0)
     return Machine(
         system=platform.system(),
         architecture=platform.machine(),
         ram_bytes=psutil.virtual_memory().total,
         physical_cores=psutil.cpu_count(logical=False) or psutil.cpu_count() or 1,
-        nvidia_gpus=count_nvidia_gpus() if look_for_gpus else None,
+        nvidia_gpus=cards.count if look_for_gpus else None,
         mlx=find_spec("mlx_vlm") is not None if look_for_gpus else None,
         environment={name: inherited[name] for name in INHERITED if name in inherited},
         memory_limit_bytes=memory_limit(),
         cpu_features=read_features(),
+        gpus=cards.gpus,
+        driver_cuda=cards.driver_cuda,
+        gpu_problem=cards.reason,
     )
-
-
-def count_nvidia_gpus() -> int:
-    """NVIDIA GPUs by NVML; 0 where there is no driver."""
-    try:
-        import pynvml
-    except ImportError:  # not a dependency on macOS
-        return 0
-    try:
-        pynvml.nvmlInit()
-        try:
-            return int(pynvml.nvmlDeviceGetCount())
-        finally:
-            pynvml.nvmlShutdown()
-    except pynvml.NVMLError:
-        return 0

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from engines.memory.bill import Budget
+from engines.nvidia.window import CardBudget
 
 PER_SPAWN = "<per spawn>"
 """Stands in a plan for a value that each spawn gets anew: its key, its port, its marker."""
@@ -29,7 +30,7 @@ class Memory:
 
     predicted: int | None
     bill: Mapping[str, int] = field(default_factory=dict)
-    budget: Budget | None = None
+    budget: Budget | CardBudget | None = None
     """The sum that the window was sized with, where the engine sizes it."""
 
 
@@ -52,6 +53,14 @@ class LaunchSettings:
     repacked_bytes: int | None = None
     """The server's own copy of this model's weights, where an earlier child's output or the file's tensors tell it;
     None: as much as one copy is assumed."""
+    free_vram_bytes: int | None = None
+    """What is free on the card at this load; None: the plan depends on nothing that changes."""
+    vram_unreadable: bool = False
+    """The card was asked at this load and did not tell: no window is sized for it."""
+    vram_override_bytes: int | None = None
+    """QA only: stands in for what is free on a real card."""
+    live_window: int | None = None
+    """Tokens that the child had which the brake starts again (only with ``respawn``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +76,12 @@ class LaunchPlan:
     slots: int = 1
     embedding: bool = False
     """The child answers embedding or rerank requests instead of chats."""
+    brake: bool = True
+    """Whether the brake may act on the child."""
+    device: str | None = None
+    """UUID of the one card that the child is pinned to."""
+    retry: LaunchPlan | None = None
+    """What to start, once, where the card's memory turns out not to hold this one."""
 
     def to_json(self) -> dict[str, Any]:
         """As ``plan MODEL --json`` prints it."""

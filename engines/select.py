@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from engines.llama_cpp.device_list import hardware
 from engines.machine import Machine
 
 
@@ -42,7 +43,8 @@ def select(machine: Machine, *, preference: str = "auto", force_cpu: bool = Fals
     if machine.nvidia_gpus:
         count = "1 NVIDIA GPU" if machine.nvidia_gpus == 1 else f"{machine.nvidia_gpus} NVIDIA GPUs"
         return Choice(EngineName.CUDA, f"{count} found")
-    if machine.other_gpus:
-        names = ", ".join(machine.other_gpus)
+    cards = hardware(machine.other_gpus)
+    if cards:
+        names = ", ".join(cards)
         return Choice(EngineName.CPU, f'no NVIDIA GPU found; {names} can be tried with engine = "vulkan"')
     return Choice(EngineName.CPU, "no NVIDIA GPU found")

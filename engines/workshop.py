@@ -10,10 +10,13 @@ from engines.child.parent_death import for_this_system
 from engines.engine import Engine
 from engines.errors import EngineNotBuilt
 from engines.llama_cpp.cpu import CpuEngine
+from engines.llama_cpp.cuda import CudaEngine
 from engines.llama_cpp.server import Launcher
+from engines.llama_cpp.vulkan import VulkanEngine
+from engines.nvidia.nvml import Nvml
 from engines.select import Choice, EngineName
 
-BUILT = frozenset({EngineName.CPU})
+BUILT = frozenset({EngineName.CPU, EngineName.VULKAN})
 """The engines that this version has."""
 
 
@@ -27,6 +30,8 @@ class Parts:
     load_seconds: float
     missing_server: str | None = None
     """Why there is no llama-server, where there is none."""
+    nvml: Nvml | None = None
+    """What the CUDA engine asks about the card; None: the library of this system."""
 
 
 def usable(choice: Choice, *, asked_for: bool) -> Choice:
@@ -47,4 +52,8 @@ def usable(choice: Choice, *, asked_for: bool) -> Choice:
 def open_engine(choice: Choice, parts: Parts) -> Engine:
     """Make the engine of a usable choice."""
     launcher = Launcher(parts.ledger, for_this_system(), load_seconds=parts.load_seconds)
+    if choice.engine is EngineName.CUDA:
+        return CudaEngine(launcher, parts.config_folder, parts.missing_server, parts.nvml)
+    if choice.engine is EngineName.VULKAN:
+        return VulkanEngine(launcher, parts.config_folder, parts.missing_server)
     return CpuEngine(launcher, parts.config_folder, parts.missing_server)

@@ -46,7 +46,9 @@ class Host:
     bus: EventBus
     clock: Callable[[], float] = time.monotonic
     sensor: Sensor | None = None
-    """None: no brake."""
+    """How short of memory the system is; None: not known."""
+    brakes: bool = True
+    """Whether the sensor drives a brake: what lies on a card does not free the system's memory."""
     periods: Periods = field(default_factory=Periods)
     notices: Notices = field(default_factory=Notices)
     _running: dict[int, Running] = field(default_factory=dict)
@@ -62,7 +64,7 @@ class Host:
 
     def __post_init__(self) -> None:
         self._schedule = Schedule(self.policy)
-        if self.sensor is not None:
+        if self.sensor is not None and self.brakes:
             pinned = self.launch_settings.window is not None
             self._brake = Braking(
                 self, self.sensor, ram_bytes=self.machine.usable_bytes, pinned=pinned, periods=self.periods

@@ -73,7 +73,7 @@ def held_bytes(running: Running) -> int:
 def surplus(running: Running) -> str | None:
     """The sentence for a child that holds more than its plan allows for; None otherwise, or where it is not known."""
     child, plan, model = running.child, running.plan, running.model
-    if child is None or plan is None:
+    if child is None or plan is None or plan.engine != "cpu":
         return None
     copied = plan.memory.bill.get("repacked", 0)
     return check.surplus(model.name, model.facts, child.facts.allocated_window, child.measured_bytes, copied)

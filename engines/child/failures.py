@@ -40,6 +40,8 @@ MEMORY = (
     ("failed to map segment from shared object", errors.OutOfMemory),
 )
 BUFFER = re.compile(r"(?:unable to allocate .* buffer|failed to allocate \S+ buffer of size)")
+CARD_BUFFER = re.compile(r"(?:unable to allocate CUDA\d+ buffer|failed to allocate CUDA\d+ buffer of size)")
+"""A buffer on a card; what the driver said of it may have scrolled out of the tail."""
 NO_REASON = re.compile(r"[\d.]+ [DIW] .*|cmd_child_to_router:.*|")
 """A line of a llama-server's log that is no error. It logs in a thread that does not survive its exit: 14 of 400
 failing starts of b10434 ended without their reason, 12 of 60 on a busy machine."""
@@ -55,7 +57,12 @@ def classify(model: str, exit_code: int, tail: str) -> errors.LoadError:
     ``exit_code`` is negative for a signal. GPU texts come first: an allocation that fails on the card is followed
     by the host's own words for it.
     """
-    for text, kind in (*GPU, *HOST, *MEMORY):
+    for text, of_card in GPU:
+        if text in tail:
+            return of_card(model, tail=tail)
+    if CARD_BUFFER.search(tail):
+        return errors.GpuOutOfMemory(model, tail=tail)
+    for text, kind in (*HOST, *MEMORY):
         if text in tail:
             found = ARCHITECTURE.search(tail)
             detail = found.group(1) if found and kind is errors.ArchitectureUnknown else ""

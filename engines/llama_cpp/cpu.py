@@ -18,7 +18,6 @@ from engines.memory.prediction import predict
 from engines.memory.window import plan_window
 from engines.plan import LaunchPlan, LaunchSettings
 
-
 NO_GRAPHICS_DRIVERS = {"VK_LOADER_DRIVERS_DISABLE": "*"}
 """A build with Vulkan opens the machine's graphics drivers even when it may use no device: Mesa's software driver
 cost 10 MiB of anonymous memory (measured)."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from engines.artifact.facts import ModelFacts, ModelKind
-from engines.memory.bill import Budget
 from engines.memory.grid import FLOOR, GRID, floor_of, padded
 from engines.plan import LaunchSettings, Window
 
@@ -13,7 +14,22 @@ EMBEDDING_WINDOW = 8192
 """Tokens an embedding or rerank worker gets at most unless set: its batch is its window and is paid for at once."""
 
 
-def plan_window(facts: ModelFacts, settings: LaunchSettings, budget: Budget) -> Window:
+class WindowBudget(Protocol):
+    """What a window is sized with: a machine's memory, or a card's."""
+
+    @property
+    def holds(self) -> int | None:
+        """Tokens of the largest window; None where the shape of the model does not tell."""
+
+    @property
+    def exact(self) -> bool:
+        """False for an over-estimate of what a token costs."""
+
+    def sentence(self) -> str:
+        """The sum in words."""
+
+
+def plan_window(facts: ModelFacts, settings: LaunchSettings, budget: WindowBudget) -> Window:
     """The window to pass as ``-c``; None leaves it to the server.
 
     A window above the trained one is never passed: the server would allocate its KV and then serve less. A window
@@ -34,7 +50,7 @@ def plan_window(facts: ModelFacts, settings: LaunchSettings, budget: Budget) -> 
     return window
 
 
-def _set_by_user(window: int, trained: int | None, budget: Budget) -> Window:
+def _set_by_user(window: int, trained: int | None, budget: WindowBudget) -> Window:
     if trained is not None and window > trained:
         reason = f"you asked for {window:,} tokens; the model was trained for {trained:,}"
         return Window(trained, trained, "model", reason)
@@ -44,7 +60,7 @@ def _set_by_user(window: int, trained: int | None, budget: Budget) -> Window:
     return Window(window, trained, "user", reason)
 
 
-def _by_memory(facts: ModelFacts, trained: int, holds: int, budget: Budget) -> Window:
+def _by_memory(facts: ModelFacts, trained: int, holds: int, budget: WindowBudget) -> Window:
     wanted, reason = trained, f"the model was trained for {trained:,} tokens"
     if facts.kind is not ModelKind.CHAT and wanted > EMBEDDING_WINDOW:
         wanted, reason = EMBEDDING_WINDOW, f"an embedding worker gets at most {EMBEDDING_WINDOW:,} tokens"

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from engines import select_engine
+from engines.child.ledger import Ledger
 from engines.errors import EngineNotBuilt
 from engines.machine import Machine
 from engines.select import Choice, EngineName
-from engines.workshop import usable
+from engines.workshop import Parts, open_engine, usable
 
 
 def machine(system: str, architecture: str, gpus: int | None = None, others: tuple[str, ...] = ()) -> Machine:
@@ -44,11 +47,18 @@ def test_the_engine_and_its_reason(where: Machine, preference: str, force_cpu: b
 
 
 def test_an_engine_that_is_not_built_falls_back_to_the_cpu_and_says_so() -> None:
-    choice = usable(Choice(EngineName.CUDA, "1 NVIDIA GPU found"), asked_for=False)
+    choice = usable(Choice(EngineName.MLX, "Apple Silicon"), asked_for=False)
     assert choice.engine is EngineName.CPU
-    assert choice.reason == "1 NVIDIA GPU found, but the CUDA engine is not built yet in this version"
+    assert choice.reason == "Apple Silicon, but the MLX engine is not built yet in this version"
 
 
 def test_an_engine_that_the_user_asked_for_is_never_replaced() -> None:
-    with pytest.raises(EngineNotBuilt, match="MLX engine is not built yet"):
-        usable(Choice(EngineName.MLX, "the setting"), asked_for=True)
+    for name in (EngineName.MLX, EngineName.CUDA):
+        with pytest.raises(EngineNotBuilt, match="engine is not built yet"):
+            usable(Choice(name, "the setting"), asked_for=True)
+
+
+@pytest.mark.parametrize("name", [EngineName.CPU, EngineName.VULKAN])
+def test_a_usable_choice_becomes_its_engine(name: EngineName, tmp_path: Path) -> None:
+    choice = usable(Choice(name, "the setting"), asked_for=True)
+    assert open_engine(choice, Parts(Ledger(tmp_path / "w.json"), tmp_path, 1.0)).name == name.value

@@ -35,6 +35,8 @@ from engines.child.failures import classify
         ("CUDA error: an illegal memory access was encountered", -6, errors.GpuError),
         ("ggml_cuda_init: failed to initialize CUDA: no CUDA-capable device is detected", 1, errors.GpuError),
         ("cudaMalloc failed: out of memory\nfailed to allocate buffer for kv cache", 1, errors.GpuOutOfMemory),
+        ("llama_model_load: error loading model: unable to allocate CUDA0 buffer", 1, errors.GpuOutOfMemory),
+        ("failed to allocate CUDA0 buffer of size 123", 1, errors.GpuOutOfMemory),
     ],
 )
 def test_each_text_is_one_class(tail: str, code: int, kind: type[errors.LoadError]) -> None:
