@@ -53,6 +53,7 @@ def relay(pairs: int) -> list[Row]:
     with Plimsoll(MODELS, cores_setting()) as app:
         app.call("POST", f"/api/models/{MODEL}/load")
         direct, _, _ = app.child()
+        firsts = [(stream(direct, MODEL, 1), stream(app.target, MODEL, 1)) for _ in range(10 * pairs)][pairs:]
         runs: list[tuple[Streamed, Streamed]] = []
         for number in range(pairs + 1):  # the first pair warms up
             prompt = f"Tell me story number {number}."  # new for each pair; the second of a pair finds it cached
@@ -65,8 +66,8 @@ def relay(pairs: int) -> list[Row]:
         Row("llama-server alone, total", *spread([a.total * 1000 for a, _ in runs], "ms")),
         Row("through Plimsoll, total", *spread([b.total * 1000 for _, b in runs], "ms")),
         Row("ratio of the totals", *spread([b.total / a.total for a, b in runs], "×", 3)),
-        Row("llama-server alone, first token", *spread([a.first * 1000 for a, _ in runs], "ms", 2)),
-        Row("first token later by", *spread([(b.first - a.first) * 1000 for a, b in runs], "ms", 2)),
+        Row("llama-server alone, first token of a known prompt", *spread([a.first * 1000 for a, _ in firsts], "ms", 2)),
+        Row("first token later by", *spread([(b.first - a.first) * 1000 for a, b in firsts], "ms", 2)),
     ]
 
 

@@ -29,8 +29,8 @@ COMMIT_SECONDS = 2.0
 """A streaming client gets its headers after this long, so that editors do not time out."""
 LAST_WORDS_SECONDS = 2.0
 """How long the reason of a child's death may take to arrive after its connection broke."""
-RECEIVE_BYTES = 16 * 1024
-"""Receive buffer of a connection to a child: about sixty events."""
+RECEIVE_BYTES = 8 * 1024
+"""Receive buffer of a connection to a child: about thirty events."""
 UPSTREAM_ERRORS = (aiohttp.ClientError, ConnectionError, asyncio.IncompleteReadError)
 
 
@@ -52,7 +52,7 @@ class Relay:
         self._host = host
         # A new connection each time: a llama-server closes idle ones after 5 s, and on loopback one costs 0.1 ms.
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, force_close=True, socket_factory=_small_socket),
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=4.0, socket_factory=_small_socket),
             timeout=aiohttp.ClientTimeout(total=None),
             auto_decompress=False,
         )

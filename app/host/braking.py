@@ -29,6 +29,10 @@ from engines.memory.pressure import Paging, Reading, SayOnce, Sensor
 log = logging.getLogger(__name__)
 
 
+SOON_SECONDS = 0.02
+"""The reading at the start of a turn gives way to the turn: its request goes out first."""
+
+
 @dataclass(frozen=True, slots=True)
 class Periods:
     """How often an idle child is looked at; tests run the same story in seconds."""
@@ -144,7 +148,11 @@ class Braking:
         """A turn was granted: remember how much has been paged out until now. Costs the turn nothing."""
         found = self._children.get(model.id)
         if found is not None:
-            found.paging = asyncio.create_task(asyncio.to_thread(self._sensor.read))
+            found.paging = asyncio.create_task(self._read_soon())
+
+    async def _read_soon(self) -> Reading:
+        await asyncio.sleep(SOON_SECONDS)
+        return await asyncio.to_thread(self._sensor.read)
 
     async def before_turn(self, model: Model) -> None:
         """A turn is about to be asked for whose model is loaded and free; a shrink here applies to that very turn."""
@@ -188,11 +196,13 @@ class Braking:
         if found is None:
             return False
         reading = await asyncio.to_thread(self._sensor.read)
-        evidence = await self._evidence(found, reading) if point is Point.TURN_END else False
+        evidence = self._evidence(found, reading) if point is Point.TURN_END else False
         if not self._sees(reading) or reading.level is None:
             return False
         found.sampled = self._owner.clock()
         allocated = child.facts.allocated_window
+        calm = reading.level is Level.CALM  # nothing is said then, and the next turn waits for this sample
+        footprint = None if calm else await asyncio.to_thread(anonymous_bytes, child.pid)
         sample = LlamaSample(
             now=found.sampled,
             point=point,
@@ -201,7 +211,7 @@ class Braking:
             allocated=allocated,
             planned=self._owner.planned_window(model),
             pinned=self.pinned or model.facts.kind is not ModelKind.CHAT,
-            footprint=await asyncio.to_thread(anonymous_bytes, child.pid),
+            footprint=footprint,
             kv_bytes=kv_bytes(model.facts, allocated) if allocated is not None else None,
             ram_bytes=self._ram_bytes,
         )
@@ -243,10 +253,14 @@ class Braking:
             case BrakeNotice.EXTERNAL:
                 self._owner.say(notices.PressureElsewhere(model.id, sample.footprint), next_turn=True)
 
-    async def _evidence(self, found: Braked, reading: Reading) -> bool | None:
+    def _evidence(self, found: Braked, reading: Reading) -> bool | None:
         paging, found.paging = found.paging, None
-        start = (await paging).paged_out_bytes if paging is not None else None
-        return Paging(start, reading.paged_out_bytes).evidence
+        if paging is None:
+            return None
+        if not paging.done():  # a turn of some milliseconds pages nothing out, and the next one waits for this sample
+            paging.cancel()
+            return False
+        return Paging(paging.result().paged_out_bytes, reading.paged_out_bytes).evidence
 
     def _sees(self, reading: Reading) -> bool:
         speak, self._blind = self._blind.after(reading.level is not None)
