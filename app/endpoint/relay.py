@@ -52,7 +52,7 @@ class Relay:
         self._host = host
         # A new connection each time: a llama-server closes idle ones after 5 s, and on loopback one costs 0.1 ms.
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=4.0, socket_factory=_small_socket),
+            connector=aiohttp.TCPConnector(limit=0, force_close=True, socket_factory=_small_socket),
             timeout=aiohttp.ClientTimeout(total=None),
             auto_decompress=False,
         )

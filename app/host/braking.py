@@ -196,7 +196,7 @@ class Braking:
         if found is None:
             return False
         reading = await asyncio.to_thread(self._sensor.read)
-        evidence = self._evidence(found, reading) if point is Point.TURN_END else False
+        evidence = await self._evidence(found, reading) if point is Point.TURN_END else False
         if not self._sees(reading) or reading.level is None:
             return False
         found.sampled = self._owner.clock()
@@ -253,13 +253,14 @@ class Braking:
             case BrakeNotice.EXTERNAL:
                 self._owner.say(notices.PressureElsewhere(model.id, sample.footprint), next_turn=True)
 
-    def _evidence(self, found: Braked, reading: Reading) -> bool | None:
+    async def _evidence(self, found: Braked, reading: Reading) -> bool | None:
         paging, found.paging = found.paging, None
         if paging is None:
             return None
-        if not paging.done():  # a turn of some milliseconds pages nothing out, and the next one waits for this sample
+        if not paging.done():  # a turn of some milliseconds: what is paged out while one looks stands for it
             paging.cancel()
-            return False
+            again = await asyncio.to_thread(self._sensor.read)
+            return Paging(reading.paged_out_bytes, again.paged_out_bytes).evidence
         return Paging(paging.result().paged_out_bytes, reading.paged_out_bytes).evidence
 
     def _sees(self, reading: Reading) -> bool:

@@ -68,10 +68,10 @@ async def refused(app: Running, model: str, code: str, status: int, *says: str, 
 
 
 def script(folder: Path, text: str) -> str:
-    """Settings whose llama-server is this shell script; it says its version as the real one does."""
+    """Settings whose llama-server is this shell script; its version and devices it says as the real one does."""
     path = folder / "server.sh"
-    version = f'if [ "$1" = --version ]; then exec {SERVER} --version; fi\n'
-    path.write_text(f"#!/bin/sh\n{version}{text}\n")
+    asked = f'case "$1" in --version|--list-devices) exec {SERVER} "$1";; esac\n'
+    path.write_text(f"#!/bin/sh\n{asked}{text}\n")
     path.chmod(0o755)
     return f'llama_server = "{path}"\n'
 

@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from engines.child.environment import KEY as KEY_VARIABLE
 from engines.child.environment import LIFELINE, PORT
 from engines.child.ledger import MARKER
+from engines.llama_cpp.cpu import NO_GRAPHICS_DRIVERS
 from engines.machine import INHERITED
 from tests.fixtures.running import HELLO, JSON, ROOT, Running, chat
 
@@ -399,7 +400,16 @@ async def test_stray_variables_and_files_change_nothing(start: Any, tmp_path: Pa
     assert (rows(app), answer.headers["x-plimsoll-window"]) == plain
     (child,) = app.children()
     environ = child.environ()
-    assert set(environ) <= {*INHERITED, "XDG_CONFIG_HOME", "APPDATA", KEY_VARIABLE, PORT, LIFELINE, MARKER}
+    assert set(environ) <= {
+        *INHERITED,
+        "XDG_CONFIG_HOME",
+        "APPDATA",
+        *NO_GRAPHICS_DRIVERS,
+        KEY_VARIABLE,
+        PORT,
+        LIFELINE,
+        MARKER,
+    }
     assert environ["XDG_CONFIG_HOME"] == str(app.home / "child-config")
     assert environ[PORT] == str(app.status()["children"][0]["port"])
     assert environ[KEY_VARIABLE] != "stray"
