@@ -271,6 +271,8 @@ class Host:
         running = Running(effect.child, self._models[effect.model])
         self._running[effect.child] = running
         running.loading = self._task(self._load(running, effect))
+        # Heard of here, not in the task: one that is cancelled before its first step never runs.
+        running.loading.add_done_callback(lambda task: self._gone(running) if task.cancelled() else None)
         self._tell("child_loading", running)
 
     async def _load(self, running: Running, effect: v.Spawn) -> None:
@@ -282,9 +284,6 @@ class Host:
             seconds = RESPAWN_SECONDS if effect.reason is v.SpawnReason.BRAKE else None
             async with asyncio.timeout(seconds):
                 child = await self.engine.start(running.plan, progress)
-        except asyncio.CancelledError:
-            self._gone(running)
-            return
         except Exception as error:  # noqa: BLE001 - whatever it is, those who wait have to hear of it
             self._load_failed(running, effect, error)
             return

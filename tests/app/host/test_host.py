@@ -195,6 +195,20 @@ async def test_unloading_while_loading_cancels_the_load(host: Host, engine: Memo
     assert host.status().children == ()
 
 
+async def test_a_load_cancelled_in_the_tick_it_was_asked_for_is_in_nobodys_way(
+    host: Host, engine: MemoryEngine
+) -> None:
+    engine.gate.set()
+    entered, never = asyncio.Event(), asyncio.Event()
+    asking = asyncio.create_task(hold(host, entered, never))
+    await asyncio.sleep(0)  # asked for; the load's task has not taken a step
+    host.unload("a")
+    await asyncio.wait({asking})
+    assert isinstance(asking.exception(), Unserved)
+    async with asyncio.timeout(1), host.turn(MODEL):
+        assert len(engine.children) == 1
+
+
 async def test_a_hold_has_the_child_alone_between_two_turns(host: Host, engine: MemoryEngine) -> None:
     engine.gate.set()
     order: list[str] = []
