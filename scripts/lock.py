@@ -47,8 +47,8 @@ class Lock:
 
 
 PROJECT_LOCKS = (
-    Lock(TEST_LOCK, extras=("desktop", "test")),
-    Lock(DESKTOP_LOCK, extras=("desktop",), options=("--constraints", str(TEST_LOCK))),
+    Lock(TEST_LOCK, extras=("desktop", "mlx", "test")),
+    Lock(DESKTOP_LOCK, extras=("desktop", "mlx"), options=("--constraints", str(TEST_LOCK))),
     Lock(ROOT / "requirements.lock", options=("--constraints", str(TEST_LOCK))),
 )
 """The largest first: it holds the smaller ones to its pins, so that one environment serves them all."""
