@@ -7,7 +7,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
@@ -25,23 +25,18 @@ from app.endpoint.server import EndpointServer, bind
 from app.endpoint.workers import WorkerRoutes
 from app.events import EventBus
 from app.host import monitor
-from app.host.braking import Periods
 from app.host.host import Host
-from app.host.notices import EngineNotice, OrphansReaped, SettingsRefused
+from app.host.notices import EngineDoubted, EngineNotice, OrphansReaped, SettingsRefused
 from app.host.schedule import Policy
 from app.host.status import EngineStatus
 from app.library.library import Library
 from app.library.pins import Pins
-from app.settings import Environment
 from app.settings_watch import SettingsWatch
-from engines import Choice, EngineName, LaunchSettings, Machine, Parts, ServerProgram, open_engine, read_machine
+from app.survey import Options, Surroundings, survey
+from engines import Choice, Engine, EngineName, Parts, open_engine
 from engines.child.ledger import Ledger
-from engines.errors import ServerMissing
-from engines.llama_cpp.binary import find_server
-from engines.llama_cpp.device_list import list_devices
 from engines.memory import pressure
-from engines.select import select
-from engines.workshop import usable
+from engines.nvidia import spill_sensor
 
 log = logging.getLogger(__name__)
 
@@ -56,65 +51,6 @@ class AlreadyRunning(Exception):
         self.sentence = sentence
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What the command line says of a run."""
-
-    home: Path | None = None
-    models: tuple[Path, ...] = ()
-    """Folders besides the home's and the settings'."""
-    console_log: bool = False
-    periods: Periods = field(default_factory=Periods)
-    """How often the brake looks."""
-
-
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What was found before anything is started: the same for a run, a plan and the doctor."""
-
-    home: paths.Home
-    settings: settings.Settings
-    machine: Machine
-    detected: Choice
-    """What the machine and the user ask for."""
-    choice: Choice
-    """What runs."""
-    missing_server: str | None
-    repaired: tuple[str, ...]
-    overrides: Environment
-
-    @property
-    def launch(self) -> LaunchSettings:
-        """What the user said about launches."""
-        return LaunchSettings(
-            window=self.settings.window,
-            threads=self.settings.threads,
-            free_memory_rule=self.settings.size_to_free_memory,
-        )
-
-
-def survey(options: Options, environ: Mapping[str, str] = os.environ) -> Surroundings:
-    """Look at the home, the settings and the machine. Blocking. Raises errors with a ``sentence``."""
-    home = paths.home(options.home)
-    repaired = paths.prepare(home)
-    overrides = Environment.read(environ)
-    chosen = overrides.over(settings.load(home.settings))
-    looks = not overrides.force_cpu and chosen.engine != "cpu"
-    machine = read_machine(look_for_gpus=looks, environment=environ)
-    server: ServerProgram | None = None
-    missing = None
-    try:
-        server = find_server(setting=chosen.llama_server, flavour="cpu", environment=environ)
-    except ServerMissing as error:
-        missing = error.sentence
-    machine = machine.with_server(server)
-    if server is not None and looks and not machine.nvidia_gpus and chosen.engine in {"auto", "vulkan"}:
-        machine = replace(machine, other_gpus=list_devices(server.path, machine.environment))
-    detected = select(machine, preference=chosen.engine, force_cpu=overrides.force_cpu)
-    choice = usable(detected, asked_for=chosen.engine != "auto" and not overrides.force_cpu)
-    return Surroundings(home, chosen, machine, detected, choice, missing, tuple(repaired), overrides)
-
-
 @dataclass(slots=True)
 class Application:
     """Everything that runs, without a face. ``async with Application.open(options) as app``."""
@@ -123,6 +59,7 @@ class Application:
     surroundings: Surroundings
     log_setup: logs.LogSetup
     lock: FileLock
+    make_engine: MakeEngine
     bus: EventBus = field(default_factory=EventBus)
     _host: Host | None = None
     _library: Library | None = None
@@ -134,16 +71,22 @@ class Application:
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
 
     @classmethod
-    async def open(cls, options: Options, surroundings: Surroundings | None = None) -> Self:
+    async def open(
+        cls,
+        options: Options,
+        surroundings: Surroundings | None = None,
+        make_engine: MakeEngine | None = None,
+    ) -> Self:
         """Survey, lock the home, and start all parts. Raises errors with a ``sentence``; then nothing runs.
 
-        ``surroundings``: what to take for the survey, where a benchmark plays another machine.
+        ``surroundings``: what to take for the survey, where a benchmark plays another machine; ``make_engine``: what
+        to take for the engines of that machine.
         """
         if surroundings is None:
             surroundings = await asyncio.to_thread(survey, options)
         lock = _lock(surroundings.home)
         log_setup = logs.setup(surroundings.home, surroundings.settings.log_level, console=options.console_log)
-        app = cls(options, surroundings, log_setup, lock)
+        app = cls(options, surroundings, log_setup, lock, make_engine or engine_of)
         try:
             await app._start()
         except BaseException:
@@ -207,23 +150,24 @@ class Application:
             self.log_setup.redactor.register(s.settings.api_key.get_secret_value())
         ledger = Ledger(s.home.ledger)
         reaped = await asyncio.to_thread(ledger.sweep)
-        engine = open_engine(s.choice, Parts(ledger, s.home.child_config, s.settings.load_seconds, s.missing_server))
+        engine = self.make_engine(s, ledger)
         self._library = Library(model_folders(s.home, s.settings, self.options))
         self._host = Host(
             engine=engine,
-            engine_status=EngineStatus(s.choice.engine.value, s.choice.reason),
+            engine_status=engine_status(s),
             machine=s.machine,
             policy=policy(s.settings),
             launch_settings=s.launch,
             bus=self.bus,
             sensor=pressure.for_this_system(s.overrides.force_memory_pressure),
-            brakes=s.choice.engine is EngineName.CPU,
             periods=self.options.periods,
         )
         if reaped:
             self._host.say(OrphansReaped(len(reaped)))
-        if s.choice != s.detected:
+        if s.choice != s.detected or s.choice.lesser:
             self._host.say(EngineNotice(s.choice.engine.value, s.choice.reason))
+        if s.doubt is not None:
+            self._host.say(EngineDoubted(s.doubt.sentence, s.doubt.code, s.doubt.proposed_engine))
         await self._library.rescan()
         self._relay = Relay(self._host)
         self._pins = Pins(s.home.settings, s.settings.pinned, self._pin)
@@ -242,6 +186,18 @@ class Application:
         self._watching = [self._task(monitor.watch(self._host)), self._task(settings_watch.watch())]
         paths.write_private(s.home.endpoint_file, json.dumps(self.ready_facts()))
         log.info("serving on %s with the %s engine (%s)", self.base_url, s.choice.engine, s.choice.reason)
+
+    async def use_cpu(self) -> None:
+        """Run models on the processor from now on and after a restart; what is loaded is unloaded after its answer.
+
+        Raises ``SettingsError`` or ``HomeError``; then nothing has changed.
+        """
+        s = self.surroundings
+        await asyncio.to_thread(settings.change, s.home.settings, "engine", EngineName.CPU.value)
+        choice = Choice(EngineName.CPU, 'the setting engine = "cpu"')
+        self.surroundings = replace(s, choice=choice, detected=choice)
+        engine = self.make_engine(self.surroundings, Ledger(s.home.ledger))
+        self.host.use(engine, engine_status(self.surroundings))
 
     def _settle(self, chosen: settings.Settings) -> None:
         """Let changed settings act, as each key promises; what acts at the next start is not among them."""
@@ -290,6 +246,29 @@ class Application:
         self._watching, self._server, self._relay = [], None, None
         self.log_setup.close()
         self.lock.release()
+
+
+MakeEngine = Callable[[Surroundings, Ledger], Engine]
+"""Opens the engine of a survey."""
+
+
+def engine_of(found: Surroundings, ledger: Ledger) -> Engine:
+    """The engine that the survey chose."""
+    forced = found.overrides.force_memory_pressure
+    parts = Parts(
+        ledger,
+        found.home.child_config,
+        found.settings.load_seconds,
+        found.missing_server,
+        spill=spill_sensor.for_this_system(forced),
+    )
+    return open_engine(found.choice, parts)
+
+
+def engine_status(found: Surroundings) -> EngineStatus:
+    """The engine as it is shown. Pure."""
+    proposed = found.doubt.proposed_engine if found.doubt is not None else None
+    return EngineStatus(found.choice.engine.value, found.choice.reason, proposed)
 
 
 def _say_failure(task: asyncio.Task[None]) -> None:

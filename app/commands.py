@@ -16,9 +16,10 @@ import httpx
 import psutil
 
 from app import __version__, paths, settings
-from app.application import Application, Options, model_folders, on_signals, survey
+from app.application import Application, model_folders, on_signals
 from app.library.library import Library
 from app.library.records import ModelRecord
+from app.survey import Options, survey
 from engines import LaunchPlan, Machine, Parts, open_engine
 from engines.child.ledger import Ledger
 
@@ -134,6 +135,7 @@ def doctor(options: Options, *, as_json: bool) -> int:
     whole = [record for record in library.records if record.broken is None]
     problems = [
         *([found.missing_server] if found.missing_server is not None else []),
+        *([found.doubt.sentence] if found.doubt is not None else []),
         *library.problems,
         *(f"{record.path.name}: {record.broken}" for record in library.records if record.broken is not None),
         *([] if whole else [f"No model was found. Put a GGUF file into {found.home.models}."]),

@@ -12,7 +12,7 @@ from PySide6.QtCore import QUrl
 from PySide6.QtGui import QDesktopServices
 
 from app import paths
-from app.application import AlreadyRunning, Application, Options, on_signals
+from app.application import AlreadyRunning, Application, on_signals
 from app.autostart import Autostart, AutostartError, for_this_system, start_command
 from app.commands import say, say_ready
 from app.events import Event
@@ -21,6 +21,7 @@ from app.host.refused import Unserved
 from app.library.records import ModelRecord
 from app.paths import HomeError
 from app.settings import SettingsError
+from app.survey import Options
 from app.ui.entries import (
     CopyAddress,
     Intent,
@@ -32,6 +33,7 @@ from app.ui.entries import (
     Rescan,
     StartWithSystem,
     Unload,
+    UseCpu,
 )
 from app.ui.loop import run
 from app.ui.single_instance import FirstInstance, raise_first, server_name
@@ -129,6 +131,8 @@ class _Face:
                 self._do(self._rescan())
             case StartWithSystem(on):
                 self._do(self._start_with_system(on))
+            case UseCpu():
+                self._do(self._use_cpu())
             case OpenLog():
                 _open(str(self._app.surroundings.home.log_file))
             case OpenFolder():
@@ -215,6 +219,12 @@ class _Face:
 
     async def _rescan(self) -> None:
         await self._app.library.rescan()
+
+    async def _use_cpu(self) -> None:
+        try:
+            await self._app.use_cpu()
+        except (SettingsError, HomeError) as error:
+            self._app.host.say(NotDone(error.sentence, error.code))
 
     async def _start_with_system(self, on: bool) -> None:
         try:

@@ -80,6 +80,8 @@ class Machine:
     """The newest CUDA version that the NVIDIA driver runs; None: unknown."""
     gpu_problem: str = ""
     """Why something of the cards could not be read."""
+    gpu_working_set_bytes: int | None = None
+    """What Metal recommends as the most that all its programs use; None: not a Mac, or not told."""
 
     @property
     def usable_bytes(self) -> int:
@@ -104,6 +106,9 @@ class Machine:
         limit = known.get("memory_limit_bytes")
         if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit <= 0):
             raise ValueError("machine.memory_limit_bytes must be a whole number over 0, or nothing")
+        working_set = known.get("gpu_working_set_bytes")
+        if working_set is not None and (not isinstance(working_set, int) or isinstance(working_set, bool)):
+            raise ValueError("machine.gpu_working_set_bytes must be a whole number, or nothing")
         features = known.get("cpu_features", ())
         if not isinstance(features, list | tuple) or not all(isinstance(feature, str) for feature in features):
             raise ValueError("machine.cpu_features must be a list of texts")

@@ -32,6 +32,8 @@ class Memory:
     bill: Mapping[str, int] = field(default_factory=dict)
     budget: Budget | CardBudget | None = None
     """The sum that the window was sized with, where the engine sizes it."""
+    on_card: bool = False
+    """All of it lies on a graphics card, none in RAM."""
 
 
 @dataclass(frozen=True, slots=True)

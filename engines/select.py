@@ -18,12 +18,17 @@ class EngineName(StrEnum):
     VULKAN = "vulkan"
 
 
+NO_CUDA = "no llama-server with CUDA code: name one (setting llama_server)"
+
+
 @dataclass(frozen=True, slots=True)
 class Choice:
     """The engine and the sentence that says why it is this one."""
 
     engine: EngineName
     reason: str
+    lesser: bool = False
+    """The machine deserves another engine, which cannot run: the user is told."""
 
 
 def select(machine: Machine, *, preference: str = "auto", force_cpu: bool = False) -> Choice:
@@ -37,11 +42,15 @@ def select(machine: Machine, *, preference: str = "auto", force_cpu: bool = Fals
     if preference != "auto":
         return Choice(EngineName(preference), f'the setting engine = "{preference}"')
     if machine.system == "Darwin":
+        if machine.architecture == "arm64" and machine.mlx is False:
+            return Choice(EngineName.CPU, "Apple Silicon, but mlx-vlm is not installed", lesser=True)
         if machine.architecture == "arm64":
             return Choice(EngineName.MLX, "Apple Silicon")
         return Choice(EngineName.CPU, "this Mac has no Apple Silicon")
     if machine.nvidia_gpus:
         count = "1 NVIDIA GPU" if machine.nvidia_gpus == 1 else f"{machine.nvidia_gpus} NVIDIA GPUs"
+        if machine.llama_server is not None and machine.llama_server.flavour != "cuda":
+            return Choice(EngineName.CPU, f"{count} found, but {NO_CUDA}", lesser=True)
         return Choice(EngineName.CUDA, f"{count} found")
     cards = hardware(machine.other_gpus)
     if cards:

@@ -14,9 +14,10 @@ from engines.llama_cpp.cuda import CudaEngine
 from engines.llama_cpp.server import Launcher
 from engines.llama_cpp.vulkan import VulkanEngine
 from engines.nvidia.nvml import Nvml
+from engines.nvidia.spill_sensor import SpillSensor
 from engines.select import Choice, EngineName
 
-BUILT = frozenset({EngineName.CPU, EngineName.VULKAN})
+BUILT = frozenset({EngineName.CPU, EngineName.CUDA, EngineName.VULKAN})
 """The engines that this version has."""
 
 
@@ -32,6 +33,8 @@ class Parts:
     """Why there is no llama-server, where there is none."""
     nvml: Nvml | None = None
     """What the CUDA engine asks about the card; None: the library of this system."""
+    spill: SpillSensor | None = None
+    """What the CUDA engine's brake goes by; None where nothing spills (``spill_sensor.for_this_system``)."""
 
 
 def usable(choice: Choice, *, asked_for: bool) -> Choice:
@@ -53,7 +56,7 @@ def open_engine(choice: Choice, parts: Parts) -> Engine:
     """Make the engine of a usable choice."""
     launcher = Launcher(parts.ledger, for_this_system(), load_seconds=parts.load_seconds)
     if choice.engine is EngineName.CUDA:
-        return CudaEngine(launcher, parts.config_folder, parts.missing_server, parts.nvml)
+        return CudaEngine(launcher, parts.config_folder, parts.missing_server, parts.nvml, parts.spill)
     if choice.engine is EngineName.VULKAN:
         return VulkanEngine(launcher, parts.config_folder, parts.missing_server)
     return CpuEngine(launcher, parts.config_folder, parts.missing_server)

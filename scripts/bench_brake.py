@@ -35,7 +35,8 @@ class Respawn:
 async def measure(model: str) -> Respawn:
     """Load the model, let a turn end under critical pressure, and watch the child give way to a smaller one."""
     sys.path.insert(0, str(ROOT))
-    from app.application import Application, Options, survey
+    from app.application import Application
+    from app.survey import Options, survey
 
     with tempfile.TemporaryDirectory() as folder:
         options = Options(Path(folder) / "home", (MODELS,))

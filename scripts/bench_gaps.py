@@ -26,7 +26,8 @@ print(stream(Target({port}), {model!r}, {chunks}).events)
 async def measure(model: str) -> list[float]:
     """Lateness of a timer, in seconds, one a sample."""
     sys.path.insert(0, str(ROOT))
-    from app.application import Application, Options
+    from app.application import Application
+    from app.survey import Options
 
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder) / "home"

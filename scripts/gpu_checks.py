@@ -202,9 +202,7 @@ def slope_row(name: str, model: ModelFacts, found: Sequence[Loaded], *, dry: boo
 
 async def sized(lab: Laboratory) -> list[Row]:
     """The window that we would give the model now."""
-    reading = lab.engine.free_vram(lab.machine)
-    free = reading.value if reading is not None else None
-    settings = LaunchSettings(free_vram_bytes=free, vram_unreadable=free is None, cap=None)
+    settings = lab.engine.at_load(lab.machine, LaunchSettings())
     if lab.dry:  # a dry run keeps its window in RAM
         settings = replace(settings, cap=WINDOWS[1])
     plan = lab.engine.plan("main", lab.main, lab.machine, settings)

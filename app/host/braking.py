@@ -6,7 +6,6 @@ the schedule as ``BrakeDecided``; it starts and stops nothing itself.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
@@ -15,22 +14,17 @@ from typing import Protocol
 
 from app.host import notices
 from app.host import vocabulary as v
+from app.host.laws import ChildLaw, Look, Ram, law_of
 from app.host.model import Model
 from app.host.refused import Unserved
 from app.host.status import BrakeStatus
 from engines import Child
 from engines.artifact.facts import ModelKind
+from engines.engine import Landed
 from engines.memory import brake, remembered
-from engines.memory.brake import Action, BrakeNotice, BrakeState, Decision, Level, LlamaSample, Point
-from engines.memory.cost import kv_bytes
-from engines.memory.footprint import anonymous_bytes
-from engines.memory.pressure import Paging, Reading, SayOnce, Sensor
+from engines.memory.brake import Action, BrakeNotice, BrakeState, Decision, Level, Point, Sample
 
 log = logging.getLogger(__name__)
-
-
-SOON_SECONDS = 0.02
-"""The reading at the start of a turn gives way to the turn: its request goes out first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +47,9 @@ class Braked:
     episodes: int = 0
     sampled: float | None = None
     turn_ended: float | None = None
-    paging: asyncio.Task[Reading] | None = None
-    """The reading at the start of the turn in flight."""
-    respawn: tuple[Decision, LlamaSample] | None = None
+    law: ChildLaw | None = None
+    """None: nothing brakes the child."""
+    respawn: tuple[Decision, Sample] | None = None
     """Decided, not yet applied."""
 
 
@@ -82,16 +76,14 @@ class Owner(Protocol):
 class Braking:
     """The brake of one host."""
 
-    def __init__(self, owner: Owner, sensor: Sensor, *, ram_bytes: int, pinned: bool, periods: Periods) -> None:
+    def __init__(self, owner: Owner, ram: Ram, *, pinned: bool, periods: Periods) -> None:
         self._owner = owner
-        self._sensor = sensor
-        self._ram_bytes = ram_bytes
+        self._ram = ram
         self.pinned = pinned
         """The user set the window: nothing is resized."""
         self._periods = periods
         self._children: dict[str, Braked] = {}
         self._memory = remembered.BrakeMemory()
-        self._blind, self._blind_paging = SayOnce(), SayOnce()
 
     # --- what the host tells of its children --------------------------------------------------------------------------
 
@@ -103,9 +95,17 @@ class Braking:
         self._children[model.id] = Braked(state)
         return state.cap
 
-    def spawned(self, model: Model, reason: v.SpawnReason, *, seconds: float, window: int | None) -> bool:
+    def live_window(self, model: Model) -> int | None:
+        """Tokens of the child that a respawn replaces."""
+        found = self._children.get(model.id)
+        return found.respawn[1].allocated if found is not None and found.respawn is not None else None
+
+    def spawned(
+        self, model: Model, reason: v.SpawnReason, landed: Landed, *, seconds: float, window: int | None
+    ) -> bool:
         """A child serves; says what a user has to know. Returns whether a reload was said."""
         found = self._children.setdefault(model.id, Braked())
+        found.law = law_of(landed, self._ram)
         reloads = reason is v.SpawnReason.BRAKE or self._memory.reloads(model.id, self._owner.clock())
         if found.respawn is not None and reason is v.SpawnReason.BRAKE:
             decision, sample = found.respawn
@@ -145,14 +145,10 @@ class Braking:
     # --- the safe points ----------------------------------------------------------------------------------------------
 
     def turn_begins(self, model: Model) -> None:
-        """A turn was granted: remember how much has been paged out until now. Costs the turn nothing."""
+        """A turn was granted."""
         found = self._children.get(model.id)
-        if found is not None:
-            found.paging = asyncio.create_task(self._read_soon())
-
-    async def _read_soon(self) -> Reading:
-        await asyncio.sleep(SOON_SECONDS)
-        return await asyncio.to_thread(self._sensor.read)
+        if found is not None and found.law is not None:
+            found.law.turn_begins()
 
     async def before_turn(self, model: Model) -> None:
         """A turn is about to be asked for whose model is loaded and free; a shrink here applies to that very turn."""
@@ -193,39 +189,25 @@ class Braking:
 
     async def _sample(self, model: Model, point: Point, child: Child) -> bool:
         found = self._children.get(model.id)
-        if found is None:
+        if found is None or found.law is None:
             return False
-        reading = await asyncio.to_thread(self._sensor.read)
-        evidence = await self._evidence(found, reading) if point is Point.TURN_END else False
-        if not self._sees(reading) or reading.level is None:
-            return False
-        found.sampled = self._owner.clock()
-        allocated = child.facts.allocated_window
-        calm = reading.level is Level.CALM  # nothing is said then, and the next turn waits for this sample
-        footprint = None if calm else await asyncio.to_thread(anonymous_bytes, child.pid)
-        sample = LlamaSample(
-            now=found.sampled,
-            point=point,
-            level=reading.level,
-            evidence=evidence,
-            allocated=allocated,
-            planned=self._owner.planned_window(model),
-            pinned=self.pinned or model.facts.kind is not ModelKind.CHAT,
-            footprint=footprint,
-            kv_bytes=kv_bytes(model.facts, allocated) if allocated is not None else None,
-            ram_bytes=self._ram_bytes,
-        )
         before = found.state
-        decision = brake.llama_step(before, sample)
-        if reading.level is not Level.CALM:
-            log.debug("memory %s at %s: %s", reading.level, point, reading.detail)
+        pinned = self.pinned or model.facts.kind is not ModelKind.CHAT
+        look = Look(model, child, point, self._owner.clock(), self._owner.planned_window(model), pinned)
+        step = await found.law.step(before, look)
+        if step is None:
+            return False
+        found.sampled = look.now
+        decision = step.decision
+        if decision.level is not Level.CALM:
+            log.debug("memory %s at %s: %s", decision.level, point, step.detail)
         if before.episode is None and decision.state.episode is not None:
             found.episodes += 1
         found.level = decision.level
-        self._carry_out(model, found, decision, sample)
+        self._carry_out(model, found, decision, step.sample)
         return decision.action is not Action.NONE
 
-    def _carry_out(self, model: Model, found: Braked, decision: Decision, sample: LlamaSample) -> None:
+    def _carry_out(self, model: Model, found: Braked, decision: Decision, sample: Sample) -> None:
         match decision.action:
             case Action.SHRINK_RESPAWN:
                 found.state = decision.otherwise
@@ -243,7 +225,7 @@ class Braking:
         self._memory = self._memory.wrote(model.id, decision.state)
         self._say(model, decision, sample)
 
-    def _say(self, model: Model, decision: Decision, sample: LlamaSample) -> None:
+    def _say(self, model: Model, decision: Decision, sample: Sample) -> None:
         match decision.notice:
             case BrakeNotice.ACTED:
                 notice = notices.WindowReduced(
@@ -252,22 +234,3 @@ class Braking:
                 self._owner.say(notice, next_turn=True)
             case BrakeNotice.EXTERNAL:
                 self._owner.say(notices.PressureElsewhere(model.id, sample.footprint), next_turn=True)
-
-    async def _evidence(self, found: Braked, reading: Reading) -> bool | None:
-        paging, found.paging = found.paging, None
-        if paging is None:
-            return None
-        if not paging.done():  # a turn of some milliseconds: what is paged out while one looks stands for it
-            paging.cancel()
-            again = await asyncio.to_thread(self._sensor.read)
-            return Paging(reading.paged_out_bytes, again.paged_out_bytes).evidence
-        return Paging(paging.result().paged_out_bytes, reading.paged_out_bytes).evidence
-
-    def _sees(self, reading: Reading) -> bool:
-        speak, self._blind = self._blind.after(reading.level is not None)
-        if speak:
-            log.warning("the system's memory pressure cannot be read, the brake is off: %s", reading.detail)
-        speak, self._blind_paging = self._blind_paging.after(reading.paged_out_bytes is not None)
-        if speak:
-            log.warning("the system's paging cannot be read, the pressure level decides alone: %s", reading.detail)
-        return reading.level is not None

@@ -16,6 +16,7 @@ from app.events import EventBus
 from app.host import view
 from app.host import vocabulary as v
 from app.host.braking import Braking, Periods
+from app.host.laws import Ram
 from app.host.model import Model
 from app.host.notices import KeepsCrashingNotice, LoadFailedNotice, Notice, Notices, Reloaded, WorkerCrashed
 from app.host.refused import unserved
@@ -23,6 +24,7 @@ from app.host.schedule import Phase, Policy, Schedule
 from app.host.status import BrakeStatus, EngineStatus, NoticeStatus, Status
 from app.host.turn import Running, Ticket, Turn, WaitView
 from engines import Child, ChildLost, Engine, EngineError, LaunchPlan, LaunchSettings, Machine
+from engines.engine import Landed
 from engines.errors import LoadTimedOut
 from engines.memory.pressure import Sensor
 
@@ -47,8 +49,6 @@ class Host:
     clock: Callable[[], float] = time.monotonic
     sensor: Sensor | None = None
     """How short of memory the system is; None: not known."""
-    brakes: bool = True
-    """Whether the sensor drives a brake: what lies on a card does not free the system's memory."""
     periods: Periods = field(default_factory=Periods)
     notices: Notices = field(default_factory=Notices)
     _running: dict[int, Running] = field(default_factory=dict)
@@ -64,10 +64,10 @@ class Host:
 
     def __post_init__(self) -> None:
         self._schedule = Schedule(self.policy)
-        if self.sensor is not None and self.brakes:
+        if self.sensor is not None:
             pinned = self.launch_settings.window is not None
             self._brake = Braking(
-                self, self.sensor, ram_bytes=self.machine.usable_bytes, pinned=pinned, periods=self.periods
+                self, Ram(self.sensor, self.machine.usable_bytes), pinned=pinned, periods=self.periods
             )
 
     # --- the doors ----------------------------------------------------------------------------------------------------
@@ -146,6 +146,12 @@ class Host:
     def unload(self, model_id: str) -> None:
         """Have a model gone: its load is cancelled at once, its answer finished first."""
         self._post(v.UnloadAsked(self.clock(), model_id))
+
+    def use(self, engine: Engine, status: EngineStatus) -> None:
+        """Load models with another engine from now on; what is loaded goes after its answer."""
+        self.engine, self.engine_status = engine, status
+        for model in {running.model.id for running in self._running.values()}:
+            self.unload(model)
 
     def settle(self, policy: Policy, launch_settings: LaunchSettings) -> None:
         """Changed settings: the policy holds at once, what concerns launches at the next load."""
@@ -284,6 +290,8 @@ class Host:
             seconds = RESPAWN_SECONDS if effect.reason is v.SpawnReason.BRAKE else None
             async with asyncio.timeout(seconds):
                 child = await self.engine.start(running.plan, progress)
+                landed = await self._land(child, running.model, effect)
+            running.plan = child.plan  # a load that did not fit may have been tried with another
         except Exception as error:  # noqa: BLE001 - whatever it is, those who wait have to hear of it
             self._load_failed(running, effect, error)
             return
@@ -293,28 +301,40 @@ class Host:
             self._gone(running)
             return
         asyncio.ensure_future(child.died).add_done_callback(lambda died: self._died(running, died.result()))
-        self._loaded(running, child, effect)
+        self._loaded(running, child, landed, effect)
         self._post(v.ChildReady(self.clock(), running.id, child.facts.slots))
+
+    async def _land(self, child: Child, model: Model, effect: v.Spawn) -> Landed:
+        """Look at a child that was just started; where that fails, or is cancelled, the child is gone again."""
+        respawned = effect.reason is v.SpawnReason.BRAKE
+        try:
+            return await asyncio.to_thread(self.engine.landed, child, model.facts, respawned=respawned)
+        except BaseException:
+            await child.stop()
+            raise
 
     async def _plan_load(self, running: Running, effect: v.Spawn) -> LaunchPlan:
         """The plan of a real load: with what others hold, what is free now, and what the brake remembers."""
         model, cap = running.model, effect.cap
         if self._brake is not None:
             cap = self._brake.cap_for(model, effect.reason, effect.cap)
+        respawn = effect.reason is v.SpawnReason.BRAKE
         settings = replace(
             self.launch_settings,
             cap=cap,
-            respawn=effect.reason is v.SpawnReason.BRAKE,
+            respawn=respawn,
+            live_window=self._brake.live_window(model) if respawn and self._brake is not None else None,
             reserved_bytes=sum(view.held_bytes(r) for r in self._running.values() if r is not running),
             available_bytes=await asyncio.to_thread(self._available_bytes),
         )
+        settings = await asyncio.to_thread(self.engine.at_load, self.machine, settings)
         return self.engine.plan(model.id, model.facts, self.machine, settings)
 
     def _available_bytes(self) -> int | None:
         """What can be had without swapping, bounded by our own container. Blocking."""
         return self.sensor.read().available_bytes if self.sensor is not None else None
 
-    def _loaded(self, running: Running, child: Child, effect: v.Spawn) -> None:
+    def _loaded(self, running: Running, child: Child, landed: Landed, effect: v.Spawn) -> None:
         """Say what a user has to know of a load."""
         model, window = running.model, child.facts.allocated_window
         self._tell("child_ready", running, seconds=round(child.load_seconds, 3))
@@ -322,7 +342,7 @@ class Host:
         self._idle_reaped.discard(model.id)
         self._given_up.discard(model.id)
         said = self._brake is not None and self._brake.spawned(
-            model, effect.reason, seconds=child.load_seconds, window=window
+            model, effect.reason, landed, seconds=child.load_seconds, window=window
         )
         if idle and not said:
             self.say(Reloaded(model.id, model.name, "idle", child.load_seconds, window), next_turn=True)

@@ -54,6 +54,27 @@ class EngineNotice:
 
 
 @dataclass(frozen=True, slots=True)
+class EngineDoubted:
+    """The graphics card will likely not run a model; the pre-flight owns the sentence."""
+
+    verdict: str
+    code: str
+    proposed: str
+    kind = "engine"
+    model = None
+
+    @property
+    def sentence(self) -> str:
+        """The verdict, and where to choose the other engine."""
+        return f'{self.verdict} Choose it in the tray, or set engine = "{self.proposed}".'
+
+    @property
+    def numbers(self) -> Mapping[str, int | float | str]:
+        """The code of the error that a load would likely end with, and the engine proposed."""
+        return {"code": self.code, "proposed": self.proposed}
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerCrashed:
     """A server ended unasked."""
 

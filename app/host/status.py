@@ -21,6 +21,8 @@ class EngineStatus:
 
     name: str
     reason: str
+    proposed: str | None = None
+    """The engine to use instead, because this one will likely not run a model."""
 
 
 @dataclass(frozen=True, slots=True)

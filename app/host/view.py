@@ -64,7 +64,9 @@ def _window(plan: LaunchPlan | None, child: Child | None) -> WindowStatus:
 
 
 def held_bytes(running: Running) -> int:
-    """What a child that stays holds, or is predicted to hold, its mapped weights included."""
+    """What a child that stays holds of RAM, or is predicted to hold, its mapped weights included."""
+    if running.plan is not None and running.plan.memory.on_card:
+        return 0  # what lies on a card takes nothing from those beside it
     measured = running.child.measured_bytes if running.child is not None else None
     predicted = running.plan.memory.predicted if running.plan is not None else None
     return (measured if measured is not None else predicted or 0) + running.model.facts.weights_bytes

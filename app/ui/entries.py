@@ -48,6 +48,11 @@ class StartWithSystem:
 
 
 @dataclass(frozen=True, slots=True)
+class UseCpu:
+    """Run models on the processor instead of the graphics card."""
+
+
+@dataclass(frozen=True, slots=True)
 class OpenLog:
     """Show the log in the desktop's own viewer."""
 
@@ -62,7 +67,7 @@ class Quit:
     """End the program."""
 
 
-Intent = CopyAddress | LoadModel | Unload | PinModel | Rescan | StartWithSystem | OpenLog | OpenFolder | Quit
+Intent = CopyAddress | LoadModel | Unload | PinModel | Rescan | StartWithSystem | UseCpu | OpenLog | OpenFolder | Quit
 """What the user asked for. The composition root decides what becomes of it."""
 
 

@@ -17,6 +17,7 @@ from app.ui.entries import (
     StartWithSystem,
     Submenu,
     Tone,
+    UseCpu,
     grouped,
     shortened,
 )
@@ -137,8 +138,10 @@ def _machine(view: TrayView) -> tuple[Entry, ...]:
     engine = view.status.engine
     line = f"Engine: {engine.name.upper()}" + (f" — {engine.reason}" if engine.reason else "")
     recent = tuple(_notice(notice, view.zone) for notice in view.status.notices[: -RECENT_NOTICES - 1 : -1])
+    doubted = engine.proposed is not None
     return (
-        Label(line),
+        Label(line, Tone.RED if doubted else Tone.PLAIN),
+        *((Action("Use the CPU engine instead", UseCpu(), not view.closing),) if doubted else ()),
         *((Submenu("Recent", recent),) if recent else ()),
         Action("Open log", OpenLog(), not view.closing),
         *_autostart(view),

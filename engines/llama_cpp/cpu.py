@@ -6,7 +6,7 @@ from pathlib import Path
 
 from engines.artifact.facts import ModelFacts, ModelKind
 from engines.child.environment import planned_environment
-from engines.engine import Child, Progress
+from engines.engine import Child, Landed, Law, Progress
 from engines.errors import ServerMissing
 from engines.llama_cpp import arguments
 from engines.llama_cpp.server import Launcher
@@ -73,6 +73,14 @@ class CpuEngine:
             embedding=facts.kind is not ModelKind.CHAT,
         )
 
+    def at_load(self, machine: Machine, settings: LaunchSettings) -> LaunchSettings:
+        """Nothing to read here; see ``Engine.at_load``."""
+        return settings
+
     async def start(self, plan: LaunchPlan, progress: Progress) -> Child:
         """Start it; see ``Engine.start``."""
         return await self._launcher.start(plan, progress)
+
+    def landed(self, child: Child, facts: ModelFacts, *, respawned: bool) -> Landed:
+        """See ``Engine.landed``."""
+        return Landed(Law.RAM)

@@ -15,18 +15,21 @@ from pathlib import Path
 
 from engines.artifact.facts import ModelFacts, ModelKind
 from engines.child.environment import planned_environment
-from engines.engine import Child, Progress
-from engines.errors import GpuOutOfMemory, ServerMissing
+from engines.engine import Child, Landed, Law, Progress
+from engines.errors import EngineUnavailable, GpuOutOfMemory, ServerMissing
 from engines.llama_cpp import arguments
 from engines.llama_cpp.output import read_output
-from engines.llama_cpp.server import Launcher
+from engines.llama_cpp.server import Launcher, LlamaServer
 from engines.machine import Machine
 from engines.memory.grid import floor_of, padded
 from engines.memory.window import plan_window
 from engines.nvidia.devices import VARIABLE, Devices, choose
-from engines.nvidia.nvml import Nvml, Reading
+from engines.nvidia.landing import landing
+from engines.nvidia.nvml import Nvml
 from engines.nvidia.preflight import Verdict, preflight
-from engines.nvidia.window import CONTEXT_BYTES, CardBudget, card_budget
+from engines.nvidia.spill import flash_runs
+from engines.nvidia.spill_sensor import SpillSensor
+from engines.nvidia.window import CONTEXT_BYTES, CardBudget, card_budget, flash_proven
 from engines.plan import LaunchPlan, LaunchSettings, Memory, Window
 
 log = logging.getLogger(__name__)
@@ -49,29 +52,43 @@ class CudaEngine:
     name = "cuda"
 
     def __init__(
-        self, launcher: Launcher, config_folder: Path, missing_server: str | None = None, nvml: Nvml | None = None
+        self,
+        launcher: Launcher,
+        config_folder: Path,
+        missing_server: str | None = None,
+        nvml: Nvml | None = None,
+        spill: SpillSensor | None = None,
     ) -> None:
         self._launcher = launcher
         self._config_folder = str(config_folder)
         self._missing_server = missing_server or "The machine has no llama-server to plan with."
         self._nvml = nvml or Nvml.of_this_system()
+        self._spill = spill
 
     def preflight(self, machine: Machine) -> Verdict | None:
         """Why the cards that a child would see will likely not run a model; None where nothing speaks against it."""
         return preflight(devices_of(machine).gpus, machine.driver_cuda)
 
-    def free_vram(self, machine: Machine) -> Reading[int] | None:
-        """Bytes free now on the card that a child would be sized for; None where there is no such one. Blocking."""
+    def at_load(self, machine: Machine, settings: LaunchSettings) -> LaunchSettings:
+        """What is free now on the card that a child would be sized for; never asked for a respawn."""
         gpu = devices_of(machine).gpu
-        if gpu is None:
-            return None
+        if gpu is None or settings.respawn:
+            return settings
         memory = self._nvml.memory(gpu.uuid)
-        return Reading(memory.value.free if memory.value is not None else None, memory.reason)
+        if memory.value is None:
+            log.warning("%s does not tell its memory (%s): the server sizes the window", gpu.name, memory.reason)
+            return replace(settings, vram_unreadable=True)
+        return replace(settings, free_vram_bytes=memory.value.free)
 
     def plan(self, model: str, facts: ModelFacts, machine: Machine, settings: LaunchSettings) -> LaunchPlan:
-        """What starting ``model`` here would be. Raises ``ServerMissing`` where the machine has no llama-server."""
+        """What starting ``model`` here would be.
+
+        Raises ``ServerMissing`` where the machine has no llama-server, ``EngineUnavailable`` where it has no card.
+        """
         if machine.llama_server is None:
             raise ServerMissing(self._missing_server)
+        if not machine.nvidia_gpus:
+            raise EngineUnavailable(no_card_sentence(machine.gpu_problem))
         devices = devices_of(machine)
         if machine.llama_server.flavour != "cuda":
             devices = replace(devices, problem=NO_CUDA)
@@ -114,10 +131,38 @@ class CudaEngine:
             )
             plan = plan.retry
             child = await self._launcher.start(plan, progress)
-        lost = flash_lost(plan, child.tail)
-        if lost is not None:
-            log.warning("%s", lost)
         return child
+
+    def landed(self, child: Child, facts: ModelFacts, *, respawned: bool) -> Landed:
+        """Where the layers went, what the child holds on its card, and whether a spill may shrink its window."""
+        plan, window = child.plan, child.facts.allocated_window
+        output = read_output(child.tail)
+        vram, held = None, None
+        if self._spill is not None and window is not None:
+            flash = flash_runs(output, proven=flash_proven(facts))
+            vram = self._spill.stamp(child.pid, window, flash=flash)
+            held = vram.loaded.dedicated if vram.loaded is not None else None
+        elif plan.device is not None:
+            held = self._nvml.process_bytes(plan.device, child.pid).value
+        assert isinstance(child, LlamaServer)
+        child.measured_bytes = held
+        if (lost := flash_lost(plan, child.tail)) is not None:
+            log.warning("%s", lost)
+        found = landing(
+            plan.model, facts, output, window, vram=vram, nvml_bytes=held if vram is None else None, respawned=respawned
+        )
+        for level, sentence in found.says:
+            log.log(level, "%s", sentence)
+        sensor = self._spill
+        if not plan.brake or not found.placement.full or sensor is None or vram is None:
+            return Landed(Law.NONE)
+        return Landed(Law.SPILL, lambda: sensor.read(vram, plan.model))
+
+
+def no_card_sentence(problem: str) -> str:
+    """Why there is nothing to run on, and what to do."""
+    why = f" ({problem})" if problem else ""
+    return f'No NVIDIA card was found{why}. Install the driver of the card, or set engine = "auto".'
 
 
 def devices_of(machine: Machine) -> Devices:
@@ -207,7 +252,7 @@ def _predict(facts: ModelFacts, window: int | None, budget: CardBudget | None) -
     """Bytes on the card, all layers there: KV cache and compute buffer, the weights, the CUDA context."""
     spent = budget.spent_on(facts, window) if budget is not None else None
     if spent is None or spent.kv is None or spent.compute is None:
-        return Memory(None, budget=spent)
+        return Memory(None, budget=spent, on_card=True)
     bill = {
         "kv": spent.kv,
         "compute": spent.compute,
@@ -215,7 +260,7 @@ def _predict(facts: ModelFacts, window: int | None, budget: CardBudget | None) -
         "projector": facts.projector_bytes,
         "cuda_context": CONTEXT_BYTES,
     }
-    return Memory(sum(bill.values()), bill, spent)
+    return Memory(sum(bill.values()), bill, spent, on_card=True)
 
 
 def _argv(

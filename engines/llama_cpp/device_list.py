@@ -1,4 +1,4 @@
-"""The graphics cards that a llama-server can use besides NVIDIA's: what its ``--list-devices`` names."""
+"""The graphics cards that a llama-server can use: what its ``--list-devices`` names."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ log = logging.getLogger(__name__)
 
 DEVICE = re.compile(r"^\s+(\S+): (.+) \((\d+) MiB, (\d+) MiB free\)$", re.MULTILINE)
 """``  Vulkan0: AMD Radeon RX 7600 (RADV NAVI33) (8176 MiB, 8000 MiB free)``"""
-VULKAN = "Vulkan"
-"""What the ids of this backend begin with; ``CUDA0``, ``SYCL0`` and the like are others."""
+VULKAN, CUDA = "Vulkan", "CUDA"
+"""What the ids of these backends begin with; ``SYCL0`` and the like are others."""
 VISIBLE = "GGML_VK_VISIBLE_DEVICES"
 """The backend's own variable: the numbers of the devices to use."""
 SOFTWARE = ("llvmpipe", "lavapipe", "softpipe", "swiftshader", "microsoft basic render")
@@ -49,14 +49,19 @@ def vulkan(devices: Iterable[ListedDevice]) -> tuple[str, ...]:
     return tuple(device.name for device in devices if device.id.startswith(VULKAN))
 
 
+def has_cuda(devices: Iterable[ListedDevice]) -> bool:
+    """Whether a build with CUDA code sees a card. Pure."""
+    return any(device.id.startswith(CUDA) for device in devices)
+
+
 def hardware(names: Iterable[str]) -> tuple[str, ...]:
     """The devices that are worth a try: software ones are left out. Pure."""
     return tuple(name for name in names if not name.lower().startswith(SOFTWARE))
 
 
-def list_devices(path: str | Path, environment: Mapping[str, str] | None = None) -> tuple[str, ...]:
-    """The names of the Vulkan devices that the llama-server at ``path`` can use, software ones among them. Blocking,
-    at most 30 s (0.1 s measured).
+def list_devices(path: str | Path, environment: Mapping[str, str] | None = None) -> tuple[ListedDevice, ...]:
+    """The devices that the llama-server at ``path`` can use, software ones among them. Blocking, at most 30 s (0.1 s
+    measured).
 
     ``environment``: what the child would inherit. A server that cannot list has none: it is said in the log.
     """
@@ -85,4 +90,4 @@ def list_devices(path: str | Path, environment: Mapping[str, str] | None = None)
             said[-1] if said else "it said nothing",
         )
         return ()
-    return vulkan(parse(done.stdout))
+    return parse(done.stdout)

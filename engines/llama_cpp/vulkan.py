@@ -10,7 +10,7 @@ from pathlib import Path
 
 from engines.artifact.facts import ModelFacts, ModelKind
 from engines.child.environment import planned_environment
-from engines.engine import Child, Progress
+from engines.engine import Child, Landed, Law, Progress
 from engines.errors import EngineUnavailable, ServerMissing
 from engines.llama_cpp import arguments
 from engines.llama_cpp.cuda import FIT_LAYERS, FIT_MARGIN
@@ -61,14 +61,22 @@ class VulkanEngine:
             argv=argv,
             env=planned_environment(machine.environment, self._config_folder),
             window=window,
-            memory=Memory(None),
+            memory=Memory(None, on_card=True),
             embedding=facts.kind is not ModelKind.CHAT,
             brake=False,
         )
 
+    def at_load(self, machine: Machine, settings: LaunchSettings) -> LaunchSettings:
+        """Nothing to read here; see ``Engine.at_load``."""
+        return settings
+
     async def start(self, plan: LaunchPlan, progress: Progress) -> Child:
         """Start it; see ``Engine.start``. The first load on a card takes longer: its driver compiles the shaders."""
         return await self._launcher.start(plan, progress)
+
+    def landed(self, child: Child, facts: ModelFacts, *, respawned: bool) -> Landed:
+        """See ``Engine.landed``."""
+        return Landed(Law.NONE)
 
 
 def window_for(facts: ModelFacts, settings: LaunchSettings, devices: tuple[str, ...]) -> Window:

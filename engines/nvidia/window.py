@@ -5,7 +5,6 @@ Starting values, to be calibrated with ``scripts/check_gpu.py``, except the shap
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,8 +24,6 @@ CONTEXT_BYTES = 512 * MIB
 FLASH_HEADS = frozenset({40, 64, 72, 80, 96, 112, 128, 256})
 """Head sizes for which llama.cpp's CUDA kernels have Flash Attention, where keys and values are as long
 (ggml-cuda/fattn.cu, b10883)."""
-OVERRIDE = "PLIMSOLL_VRAM_OVERRIDE_GB"
-"""QA only: stands in for the free memory of a real card. GiB; empty is unset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,19 +151,6 @@ def card_compute_bytes(facts: ModelFacts, window: int) -> int | None:
         return tokens * slope
     scores = 0 if flash_proven(facts) else scores_bytes_per_token(max(facts.heads or (0,)), ubatch=tokens)
     return compute_bytes(facts, window) + tokens * scores
-
-
-def override_bytes(text: str | None) -> int | None:
-    """Read ``PLIMSOLL_VRAM_OVERRIDE_GB``. Raises ``ValueError`` with a sentence."""
-    if text is None or not text.strip():
-        return None
-    try:
-        size = float(text)
-    except ValueError:
-        size = math.nan
-    if not math.isfinite(size) or size < 0:
-        raise ValueError(f"{OVERRIDE} must be a number of GiB, not {text!r}. Correct it, or leave it empty.")
-    return int(size * GIB)
 
 
 def _holds(facts: ModelFacts, left: int) -> int | None:

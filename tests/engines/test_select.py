@@ -9,13 +9,26 @@ import pytest
 from engines import select_engine
 from engines.child.ledger import Ledger
 from engines.errors import EngineNotBuilt
-from engines.machine import Machine
+from engines.machine import Machine, ServerProgram
 from engines.select import Choice, EngineName
 from engines.workshop import Parts, open_engine, usable
 
 
-def machine(system: str, architecture: str, gpus: int | None = None, others: tuple[str, ...] = ()) -> Machine:
-    return Machine(system, architecture, 16 << 30, 8, nvidia_gpus=gpus, other_gpus=others)
+def machine(
+    system: str,
+    architecture: str,
+    gpus: int | None = None,
+    others: tuple[str, ...] = (),
+    *,
+    flavour: str | None = None,
+    mlx: bool | None = None,
+) -> Machine:
+    server = None if flavour is None else ServerProgram("llama-server", "1", flavour, "bundled")
+    return Machine(system, architecture, 16 << 30, 8, nvidia_gpus=gpus, other_gpus=others, llama_server=server, mlx=mlx)
+
+
+CPU_BUILD = machine("Linux", "x86_64", 1, flavour="cpu")
+NO_MLX = machine("Darwin", "arm64", mlx=False)
 
 
 @pytest.mark.parametrize(
@@ -34,6 +47,8 @@ def machine(system: str, architecture: str, gpus: int | None = None, others: tup
             "cpu",
             'no NVIDIA GPU found; AMD Radeon can be tried with engine = "vulkan"',
         ),
+        (machine("Linux", "x86_64", 1, flavour="cuda"), "auto", False, "cuda", "1 NVIDIA GPU found"),
+        (CPU_BUILD, "cuda", False, "cuda", 'the setting engine = "cuda"'),
         (machine("Linux", "x86_64", 1), "cpu", False, "cpu", 'the setting engine = "cpu"'),
         (machine("Linux", "x86_64", 0), "mlx", False, "mlx", 'the setting engine = "mlx"'),
         (machine("Linux", "x86_64", 0), "vulkan", False, "vulkan", 'the setting engine = "vulkan"'),
@@ -46,6 +61,17 @@ def test_the_engine_and_its_reason(where: Machine, preference: str, force_cpu: b
     assert select_engine(where, preference=preference, force_cpu=force_cpu) == Choice(EngineName(engine), reason)
 
 
+@pytest.mark.parametrize(
+    ("where", "reason"),
+    [
+        (CPU_BUILD, "1 NVIDIA GPU found, but no llama-server with CUDA code: name one (setting llama_server)"),
+        (NO_MLX, "Apple Silicon, but mlx-vlm is not installed"),
+    ],
+)
+def test_a_machine_whose_engine_cannot_run_gets_the_cpu_and_is_told(where: Machine, reason: str) -> None:
+    assert select_engine(where) == Choice(EngineName.CPU, reason, lesser=True)
+
+
 def test_an_engine_that_is_not_built_falls_back_to_the_cpu_and_says_so() -> None:
     choice = usable(Choice(EngineName.MLX, "Apple Silicon"), asked_for=False)
     assert choice.engine is EngineName.CPU
@@ -53,12 +79,12 @@ def test_an_engine_that_is_not_built_falls_back_to_the_cpu_and_says_so() -> None
 
 
 def test_an_engine_that_the_user_asked_for_is_never_replaced() -> None:
-    for name in (EngineName.MLX, EngineName.CUDA):
+    for name in (EngineName.MLX,):
         with pytest.raises(EngineNotBuilt, match="engine is not built yet"):
             usable(Choice(name, "the setting"), asked_for=True)
 
 
-@pytest.mark.parametrize("name", [EngineName.CPU, EngineName.VULKAN])
+@pytest.mark.parametrize("name", [EngineName.CPU, EngineName.CUDA, EngineName.VULKAN])
 def test_a_usable_choice_becomes_its_engine(name: EngineName, tmp_path: Path) -> None:
     choice = usable(Choice(name, "the setting"), asked_for=True)
     assert open_engine(choice, Parts(Ledger(tmp_path / "w.json"), tmp_path, 1.0)).name == name.value

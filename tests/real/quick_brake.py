@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from app.application import Options
 from app.cli import parser
 from app.commands import serve
 from app.host.braking import Periods
+from app.survey import Options
 
 QUICK = Periods(idle=1.0, quiet=0.8, before_turn=0.0)
 

@@ -21,7 +21,7 @@ from engines.child.parent_death import for_this_system
 from engines.engine import Child
 from engines.errors import EngineUnavailable
 from engines.llama_cpp.binary import find_server
-from engines.llama_cpp.device_list import VISIBLE, hardware, list_devices
+from engines.llama_cpp.device_list import VISIBLE, hardware, list_devices, vulkan
 from engines.llama_cpp.output import read_output
 from engines.llama_cpp.server import Launcher
 from engines.llama_cpp.vulkan import VulkanEngine
@@ -41,7 +41,7 @@ def machine() -> Machine:
     found = read_machine(look_for_gpus=False).with_server(find_server(setting=None, flavour="cpu"))
     found = replace(found, environment={**found.environment, **FIRST})
     assert found.llama_server is not None
-    devices = list_devices(found.llama_server.path, found.environment)
+    devices = vulkan(list_devices(found.llama_server.path, found.environment))
     if not devices:
         pytest.skip(
             f"{found.llama_server.path} names no Vulkan device; Debian's mesa-vulkan-drivers has a software one"

@@ -14,8 +14,9 @@ from app.host.model import Model
 from app.host.refused import Unserved
 from app.host.schedule import Policy
 from app.host.status import EngineStatus
-from engines import ChildFacts, LaunchPlan, LaunchSettings, Machine, Memory, Progress, Window
+from engines import Child, ChildFacts, LaunchPlan, LaunchSettings, Machine, Memory, Progress, Window
 from engines.artifact.facts import ModelFacts
+from engines.engine import Landed, Law
 from engines.errors import OutOfMemory
 from tests.fixtures.facts import facts
 
@@ -48,6 +49,8 @@ class MemoryEngine:
     name: str = "memory"
     gate: asyncio.Event = field(default_factory=asyncio.Event)
     error: Exception | None = None
+    fault: Exception | None = None
+    """Raised by the look at a child that was just started."""
     children: list[MemoryChild] = field(default_factory=list)
     cancelled: int = 0
 
@@ -65,6 +68,14 @@ class MemoryEngine:
             raise self.error
         self.children.append(MemoryChild(plan))
         return self.children[-1]
+
+    def at_load(self, machine: Machine, settings: LaunchSettings) -> LaunchSettings:
+        return settings
+
+    def landed(self, child: Child, facts: ModelFacts, *, respawned: bool) -> Landed:
+        if self.fault is not None:
+            raise self.fault
+        return Landed(Law.NONE)
 
 
 @pytest.fixture

@@ -16,13 +16,13 @@ from engines.artifact.gguf import read_facts
 from engines.child.ledger import Ledger
 from engines.child.parent_death import for_this_system
 from engines.child.parent_death.posix import LifelineOnly
-from engines.errors import GpuOutOfMemory, ServerMissing
+from engines.errors import EngineUnavailable, GpuOutOfMemory, ServerMissing
 from engines.llama_cpp.binary import find_server
 from engines.llama_cpp.cuda import CudaEngine, flash_lost
 from engines.llama_cpp.server import Launcher
 from engines.machine import Machine, ServerProgram
 from engines.nvidia.gpu import Gpu
-from engines.nvidia.nvml import Nvml, Reading
+from engines.nvidia.nvml import Nvml
 from engines.plan import LaunchPlan, LaunchSettings
 from tests.fixtures import tiny_gguf
 from tests.fixtures.facts import facts
@@ -245,9 +245,18 @@ def test_a_machine_without_a_server_cannot_be_planned_for(engine: CudaEngine) ->
 
 
 def test_what_is_free_is_asked_of_the_card_of_the_plan(engine: CudaEngine) -> None:
-    assert engine.free_vram(MACHINE) == Reading(8 * GIB - (512 << 20))
-    assert engine.free_vram(seeing("0,1", CARD, BIG)) is None
-    assert engine.free_vram(replace(MACHINE, gpus=(BIG,))) == Reading(None, "NVML: Not Found")
+    plain = LaunchSettings()
+    assert engine.at_load(MACHINE, plain) == LaunchSettings(free_vram_bytes=8 * GIB - (512 << 20))
+    assert engine.at_load(seeing("0,1", CARD, BIG), plain) == plain
+    assert engine.at_load(replace(MACHINE, gpus=(BIG,)), plain) == LaunchSettings(vram_unreadable=True)
+    again = LaunchSettings(respawn=True, live_window=8192)
+    assert engine.at_load(MACHINE, again) == again  # what a game left free since does not count
+
+
+def test_a_machine_without_a_card_is_told_so(engine: CudaEngine) -> None:
+    none = replace(MACHINE, nvidia_gpus=0, gpus=(), gpu_problem="NVML: Driver Not Loaded")
+    with pytest.raises(EngineUnavailable, match=r"No NVIDIA card was found \(NVML: Driver Not Loaded\)"):
+        engine.plan("tiny", facts(), none, LaunchSettings())
 
 
 def test_the_preflight_looks_at_what_the_child_would_see(engine: CudaEngine) -> None:

@@ -198,7 +198,7 @@ def write(program: Path, script: str) -> Path:
 def test_a_server_is_asked_with_what_a_child_inherits(program: Path) -> None:
     script = write(program, f'echo "  Vulkan0: $1 $PATH ${VISIBLE} $LLAMA_ARG_DEVICE$SECRET. (1 MiB, 1 MiB free)"')
     environment = {"PATH": "/bin", VISIBLE: "0", "LLAMA_ARG_DEVICE": "none", "SECRET": "s"}
-    assert list_devices(script, environment) == ("--list-devices /bin 0 .",)
+    assert vulkan(list_devices(script, environment)) == ("--list-devices /bin 0 .",)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from engines.artifact.facts import ModelFacts, ModelKind
 from engines.memory.window import plan_window
-from engines.nvidia.window import card_budget, compute_slope, flash_proven, override_bytes
+from engines.nvidia.window import card_budget, compute_slope, flash_proven
 from engines.plan import LaunchSettings, Window
 from tests.fixtures.facts import facts
 
@@ -153,19 +153,6 @@ def test_the_override_replaces_what_is_free_and_may_raise_the_total() -> None:
     assert window_of(shape(), 8 * GIB, 7 * GIB, override=24 * GIB) == window_of(shape(), 24 * GIB, 24 * GIB)
     assert window_of(shape(), 24 * GIB, 20 * GIB, override=7 * GIB).planned == real.planned
     assert card_budget(shape(), total=24 * GIB, free=None, override=GIB).total == 24 * GIB
-
-
-@pytest.mark.parametrize(
-    ("text", "size"), [(None, None), ("", None), (" ", None), ("8", 8 * GIB), ("1.5", 3 * GIB // 2)]
-)
-def test_the_override_is_read(text: str | None, size: int | None) -> None:
-    assert override_bytes(text) == size
-
-
-@pytest.mark.parametrize("text", ["lots", "-1", "nan", "inf"])
-def test_a_bad_override_says_so(text: str) -> None:
-    with pytest.raises(ValueError, match="PLIMSOLL_VRAM_OVERRIDE_GB must be a number of GiB"):
-        override_bytes(text)
 
 
 def test_the_budget_shows_every_term() -> None:

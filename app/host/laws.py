@@ -1,0 +1,181 @@
+"""How one child is watched: what is read at a safe point, and what the law makes of it.
+
+A law reads and asks; it changes nothing but what a running child can give back by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from app.host.model import Model
+from engines import Child
+from engines.engine import Landed, Law
+from engines.memory import brake
+from engines.memory.brake import BrakeState, Decision, Level, LlamaSample, Point, Sample
+from engines.memory.cost import kv_bytes
+from engines.memory.footprint import anonymous_bytes
+from engines.memory.pressure import Paging, Reading, SayOnce, Sensor
+from engines.nvidia.spill import SpillReading
+
+log = logging.getLogger(__name__)
+
+SOON_SECONDS = 0.02
+"""The reading at the start of a turn gives way to the turn: its request goes out first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One look at a child with nothing in flight."""
+
+    model: Model
+    child: Child
+    point: Point
+    now: float
+    planned: int | None
+    """The window it would be given without a cap, in tokens."""
+    pinned: bool
+    """Its window is never resized."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What a look came to."""
+
+    decision: Decision
+    sample: Sample
+    detail: str
+    """The raw values, for the log."""
+
+
+class ChildLaw(Protocol):
+    """The law of one child."""
+
+    def turn_begins(self) -> None:
+        """A turn was granted."""
+
+    async def step(self, state: BrakeState, look: Look) -> Step | None:
+        """Look, and decide; None where nothing could be read."""
+
+
+def law_of(landed: Landed, ram: Ram) -> ChildLaw | None:
+    """The law that holds for a child; None: nothing brakes it."""
+    match landed.law:
+        case Law.RAM:
+            return RamLaw(ram)
+        case Law.SPILL:
+            assert landed.spill is not None
+            return SpillLaw(landed.spill)
+    return None
+
+
+class Ram:
+    """The system's memory as all children's laws see it. What cannot be read is said once for all of them."""
+
+    def __init__(self, sensor: Sensor, total_bytes: int) -> None:
+        self._sensor = sensor
+        self.total_bytes = total_bytes
+        self._blind, self._blind_paging = SayOnce(), SayOnce()
+
+    async def read(self) -> Reading:
+        """Look now."""
+        return await asyncio.to_thread(self._sensor.read)
+
+    def sees(self, reading: Reading) -> bool:
+        """Whether the level is known; says what is not."""
+        speak, self._blind = self._blind.after(reading.level is not None)
+        if speak:
+            log.warning("the system's memory pressure cannot be read, the brake is off: %s", reading.detail)
+        speak, self._blind_paging = self._blind_paging.after(reading.paged_out_bytes is not None)
+        if speak:
+            log.warning("the system's paging cannot be read, the pressure level decides alone: %s", reading.detail)
+        return reading.level is not None
+
+
+class TurnPaging:
+    """How much is paged out while a turn runs."""
+
+    def __init__(self, ram: Ram) -> None:
+        self._ram = ram
+        self._start: asyncio.Task[Reading] | None = None
+
+    def begins(self) -> None:
+        """Remember how much has been paged out until now. Costs the turn nothing."""
+        self._start = asyncio.create_task(self._read_soon())
+
+    async def evidence(self, end: Reading) -> bool | None:
+        """Whether enough was paged out since the turn began."""
+        start, self._start = self._start, None
+        if start is None:
+            return None
+        if not start.done():  # a turn of some milliseconds: what is paged out while one looks stands for it
+            start.cancel()
+            return Paging(end.paged_out_bytes, (await self._ram.read()).paged_out_bytes).evidence
+        return Paging(start.result().paged_out_bytes, end.paged_out_bytes).evidence
+
+    async def _read_soon(self) -> Reading:
+        await asyncio.sleep(SOON_SECONDS)
+        return await self._ram.read()
+
+
+class RamLaw:
+    """A llama-server in RAM: a smaller window is another start."""
+
+    def __init__(self, ram: Ram) -> None:
+        self._ram = ram
+        self._paging = TurnPaging(ram)
+
+    def turn_begins(self) -> None:
+        """See ``ChildLaw``."""
+        self._paging.begins()
+
+    async def step(self, state: BrakeState, look: Look) -> Step | None:
+        """See ``ChildLaw``."""
+        reading = await self._ram.read()
+        evidence = await self._paging.evidence(reading) if look.point is Point.TURN_END else False
+        if not self._ram.sees(reading) or reading.level is None:
+            return None
+        calm = reading.level is Level.CALM  # nothing is said then, and the next turn waits for this sample
+        footprint = None if calm else await asyncio.to_thread(anonymous_bytes, look.child.pid)
+        sample = llama_sample(look, reading.level, evidence, footprint, self._ram.total_bytes)
+        return Step(brake.llama_step(state, sample), sample, reading.detail)
+
+
+class SpillLaw:
+    """A llama-server on a card, by what Windows serves of it from RAM. How short RAM is drives nothing."""
+
+    def __init__(self, read: Callable[[], SpillReading]) -> None:
+        self._read = read
+
+    def turn_begins(self) -> None:
+        """A spill is a gauge: nothing to remember."""
+
+    async def step(self, state: BrakeState, look: Look) -> Step | None:
+        """See ``ChildLaw``."""
+        reading = await asyncio.to_thread(self._read)
+        if reading.level is None:
+            return None
+        sample = llama_sample(look, reading.level, reading.evidence, reading.spill, None)
+        return Step(brake.llama_step(state, sample, asks_share=False), sample, reading.detail)
+
+
+def llama_sample(
+    look: Look, level: Level, evidence: bool | None, footprint: int | None, ram_bytes: int | None
+) -> LlamaSample:
+    """The sample of a llama-server. Pure."""
+    allocated = look.child.facts.allocated_window
+    return LlamaSample(
+        now=look.now,
+        point=look.point,
+        level=level,
+        evidence=evidence,
+        allocated=allocated,
+        planned=look.planned,
+        pinned=look.pinned,
+        footprint=footprint,
+        kv_bytes=kv_bytes(look.model.facts, allocated) if allocated is not None else None,
+        ram_bytes=ram_bytes,
+    )
