@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from engines.by_format import ByFormat
 from engines.child.ledger import Ledger
 from engines.child.parent_death import for_this_system
 from engines.engine import Engine
@@ -54,6 +55,11 @@ def usable(choice: Choice, *, asked_for: bool) -> Choice:
 
 def open_engine(choice: Choice, parts: Parts) -> Engine:
     """Make the engine of a usable choice."""
+    engine = _llama(choice, parts)
+    return ByFormat(engine, {"gguf": engine})
+
+
+def _llama(choice: Choice, parts: Parts) -> Engine:
     launcher = Launcher(parts.ledger, for_this_system(), load_seconds=parts.load_seconds)
     if choice.engine is EngineName.CUDA:
         return CudaEngine(launcher, parts.config_folder, parts.missing_server, parts.nvml, parts.spill)

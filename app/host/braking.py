@@ -100,12 +100,11 @@ class Braking:
         found = self._children.get(model.id)
         return found.respawn[1].allocated if found is not None and found.respawn is not None else None
 
-    def spawned(
-        self, model: Model, reason: v.SpawnReason, landed: Landed, *, seconds: float, window: int | None
-    ) -> bool:
+    def spawned(self, model: Model, reason: v.SpawnReason, child: Child, landed: Landed) -> bool:
         """A child serves; says what a user has to know. Returns whether a reload was said."""
+        seconds, window = child.load_seconds, child.facts.allocated_window
         found = self._children.setdefault(model.id, Braked())
-        found.law = law_of(landed, self._ram)
+        found.law = law_of(landed, child, self._ram)
         reloads = reason is v.SpawnReason.BRAKE or self._memory.reloads(model.id, self._owner.clock())
         if found.respawn is not None and reason is v.SpawnReason.BRAKE:
             decision, sample = found.respawn
@@ -162,7 +161,8 @@ class Braking:
         found = self._children.get(model.id)
         if found is not None:
             found.turn_ended = self._owner.clock()
-            found.state = brake.turn_ended(found.state)  # also where the sample is lost
+            request = found.law.request if found.law is not None else None
+            found.state = brake.turn_ended(found.state, request)  # also where the sample is lost
         await self._guarded(model, Point.TURN_END, held)
 
     async def idle(self, models: list[Model]) -> None:
@@ -193,7 +193,7 @@ class Braking:
             return False
         before = found.state
         pinned = self.pinned or model.facts.kind is not ModelKind.CHAT
-        look = Look(model, child, point, self._owner.clock(), self._owner.planned_window(model), pinned)
+        look = Look(model, point, self._owner.clock(), self._owner.planned_window(model), pinned)
         step = await found.law.step(before, look)
         if step is None:
             return False
@@ -204,10 +204,10 @@ class Braking:
         if before.episode is None and decision.state.episode is not None:
             found.episodes += 1
         found.level = decision.level
-        self._carry_out(model, found, decision, step.sample)
+        await self._carry_out(model, found, decision, step.sample)
         return decision.action is not Action.NONE
 
-    def _carry_out(self, model: Model, found: Braked, decision: Decision, sample: Sample) -> None:
+    async def _carry_out(self, model: Model, found: Braked, decision: Decision, sample: Sample) -> None:
         match decision.action:
             case Action.SHRINK_RESPAWN:
                 found.state = decision.otherwise
@@ -219,7 +219,10 @@ class Braking:
                 self._memory = self._memory.wrote(model.id, decision.state)
                 self._memory = self._memory.unloaded(model.id, decision.state, sample.now)
                 self._owner.brake_decided(model, v.BrakeAction.UNLOAD, None)
-            case Action.GROW:
+            case Action.SHRINK | Action.GROW:
+                if found.law is None or not await found.law.apply(decision.cap):
+                    found.state = decision.otherwise  # as if it never happened; the child's engine has said so
+                    return
                 log.info("%s", brake.log_line(decision, sample))
         found.state = decision.state
         self._memory = self._memory.wrote(model.id, decision.state)

@@ -285,12 +285,13 @@ class Host:
         def progress(value: float) -> None:
             running.progress = value
 
+        engine = self.engine  # the user may choose another meanwhile
         try:
-            running.plan = await self._plan_load(running, effect)
+            running.plan = await self._plan_load(engine, running, effect)
             seconds = RESPAWN_SECONDS if effect.reason is v.SpawnReason.BRAKE else None
             async with asyncio.timeout(seconds):
-                child = await self.engine.start(running.plan, progress)
-                landed = await self._land(child, running.model, effect)
+                child = await engine.start(running.plan, progress)
+                landed = await self._land(engine, child, running.model, effect)
             running.plan = child.plan  # a load that did not fit may have been tried with another
         except Exception as error:  # noqa: BLE001 - whatever it is, those who wait have to hear of it
             self._load_failed(running, effect, error)
@@ -304,16 +305,16 @@ class Host:
         self._loaded(running, child, landed, effect)
         self._post(v.ChildReady(self.clock(), running.id, child.facts.slots))
 
-    async def _land(self, child: Child, model: Model, effect: v.Spawn) -> Landed:
+    async def _land(self, engine: Engine, child: Child, model: Model, effect: v.Spawn) -> Landed:
         """Look at a child that was just started; where that fails, or is cancelled, the child is gone again."""
         respawned = effect.reason is v.SpawnReason.BRAKE
         try:
-            return await asyncio.to_thread(self.engine.landed, child, model.facts, respawned=respawned)
+            return await asyncio.to_thread(engine.landed, child, model.facts, respawned=respawned)
         except BaseException:
             await child.stop()
             raise
 
-    async def _plan_load(self, running: Running, effect: v.Spawn) -> LaunchPlan:
+    async def _plan_load(self, engine: Engine, running: Running, effect: v.Spawn) -> LaunchPlan:
         """The plan of a real load: with what others hold, what is free now, and what the brake remembers."""
         model, cap = running.model, effect.cap
         if self._brake is not None:
@@ -327,8 +328,8 @@ class Host:
             reserved_bytes=sum(view.held_bytes(r) for r in self._running.values() if r is not running),
             available_bytes=await asyncio.to_thread(self._available_bytes),
         )
-        settings = await asyncio.to_thread(self.engine.at_load, self.machine, settings)
-        return self.engine.plan(model.id, model.facts, self.machine, settings)
+        settings = await asyncio.to_thread(engine.at_load, self.machine, settings)
+        return engine.plan(model.id, model.facts, self.machine, settings)
 
     def _available_bytes(self) -> int | None:
         """What can be had without swapping, bounded by our own container. Blocking."""
@@ -341,9 +342,7 @@ class Host:
         idle = model.id in self._idle_reaped
         self._idle_reaped.discard(model.id)
         self._given_up.discard(model.id)
-        said = self._brake is not None and self._brake.spawned(
-            model, effect.reason, landed, seconds=child.load_seconds, window=window
-        )
+        said = self._brake is not None and self._brake.spawned(model, effect.reason, child, landed)
         if idle and not said:
             self.say(Reloaded(model.id, model.name, "idle", child.load_seconds, window), next_turn=True)
         sentence = view.surplus(running)

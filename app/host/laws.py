@@ -8,14 +8,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import Protocol, cast
 
 from app.host.model import Model
 from engines import Child
 from engines.engine import Landed, Law
 from engines.memory import brake
-from engines.memory.brake import BrakeState, Decision, Level, LlamaSample, Point, Sample
+from engines.memory.brake import Action, BrakeState, Decision, Level, LlamaSample, MlxSample, Point, Sample
 from engines.memory.cost import kv_bytes
 from engines.memory.footprint import anonymous_bytes
 from engines.memory.pressure import Paging, Reading, SayOnce, Sensor
@@ -23,6 +23,9 @@ from engines.nvidia.spill import SpillReading
 
 log = logging.getLogger(__name__)
 
+SETTLING_SECONDS = 2.0
+"""How long the memory that an idle child released may take to show (specified)."""
+SETTLING_LOOKS = 4
 SOON_SECONDS = 0.02
 """The reading at the start of a turn gives way to the turn: its request goes out first."""
 
@@ -32,7 +35,6 @@ class Look:
     """One look at a child with nothing in flight."""
 
     model: Model
-    child: Child
     point: Point
     now: float
     planned: int | None
@@ -54,21 +56,48 @@ class Step:
 class ChildLaw(Protocol):
     """The law of one child."""
 
+    @property
+    def request(self) -> int | None:
+        """Tokens of the last turn's largest request, where the law asks for them."""
+
     def turn_begins(self) -> None:
         """A turn was granted."""
 
     async def step(self, state: BrakeState, look: Look) -> Step | None:
         """Look, and decide; None where nothing could be read."""
 
+    async def apply(self, cap: int | None) -> bool:
+        """Have the running child take another cap (None: no cap); whether it did. A failure is logged."""
 
-def law_of(landed: Landed, ram: Ram) -> ChildLaw | None:
+
+class Adjustable(Child, Protocol):
+    """A child that gives memory back and takes another window while it runs (MLX)."""
+
+    @property
+    def planned_window(self) -> int | None:
+        """The window it has without a cap, in tokens."""
+
+    @property
+    def last_request(self) -> int | None:
+        """Tokens of the last turn's largest request."""
+
+    async def release(self) -> bool:
+        """Give back what it can spare; whether that succeeded."""
+
+    async def set_window(self, cap: int | None) -> bool:
+        """Hold it to a cap, or to none; whether it confirmed."""
+
+
+def law_of(landed: Landed, child: Child, ram: Ram) -> ChildLaw | None:
     """The law that holds for a child; None: nothing brakes it."""
     match landed.law:
         case Law.RAM:
-            return RamLaw(ram)
+            return RamLaw(child, ram)
         case Law.SPILL:
             assert landed.spill is not None
-            return SpillLaw(landed.spill)
+            return SpillLaw(child, landed.spill)
+        case Law.MLX:
+            return MlxLaw(cast("Adjustable", child), ram)
     return None
 
 
@@ -124,8 +153,10 @@ class TurnPaging:
 class RamLaw:
     """A llama-server in RAM: a smaller window is another start."""
 
-    def __init__(self, ram: Ram) -> None:
-        self._ram = ram
+    request = None
+
+    def __init__(self, child: Child, ram: Ram) -> None:
+        self._child, self._ram = child, ram
         self._paging = TurnPaging(ram)
 
     def turn_begins(self) -> None:
@@ -139,16 +170,24 @@ class RamLaw:
         if not self._ram.sees(reading) or reading.level is None:
             return None
         calm = reading.level is Level.CALM  # nothing is said then, and the next turn waits for this sample
-        footprint = None if calm else await asyncio.to_thread(anonymous_bytes, look.child.pid)
-        sample = llama_sample(look, reading.level, evidence, footprint, self._ram.total_bytes)
+        footprint = None if calm else await asyncio.to_thread(anonymous_bytes, self._child.pid)
+        sample = llama_sample(
+            look, self._child, reading.level, evidence, footprint=footprint, ram_bytes=self._ram.total_bytes
+        )
         return Step(brake.llama_step(state, sample), sample, reading.detail)
+
+    async def apply(self, cap: int | None) -> bool:
+        """The next load reads the cap."""
+        return True
 
 
 class SpillLaw:
     """A llama-server on a card, by what Windows serves of it from RAM. How short RAM is drives nothing."""
 
-    def __init__(self, read: Callable[[], SpillReading]) -> None:
-        self._read = read
+    request = None
+
+    def __init__(self, child: Child, read: Callable[[], SpillReading]) -> None:
+        self._child, self._read = child, read
 
     def turn_begins(self) -> None:
         """A spill is a gauge: nothing to remember."""
@@ -158,15 +197,83 @@ class SpillLaw:
         reading = await asyncio.to_thread(self._read)
         if reading.level is None:
             return None
-        sample = llama_sample(look, reading.level, reading.evidence, reading.spill, None)
+        sample = llama_sample(
+            look, self._child, reading.level, reading.evidence, footprint=reading.spill, ram_bytes=None
+        )
         return Step(brake.llama_step(state, sample, asks_share=False), sample, reading.detail)
+
+    async def apply(self, cap: int | None) -> bool:
+        """The next load reads the cap."""
+        return True
+
+
+class MlxLaw:
+    """An MLX child: it gives memory back and takes another window while it runs."""
+
+    def __init__(self, child: Adjustable, ram: Ram) -> None:
+        self._child, self._ram = child, ram
+        self._paging = TurnPaging(ram)
+
+    @property
+    def request(self) -> int | None:
+        """See ``ChildLaw``."""
+        return self._child.last_request
+
+    def turn_begins(self) -> None:
+        """See ``ChildLaw``."""
+        self._paging.begins()
+
+    async def step(self, state: BrakeState, look: Look) -> Step | None:
+        """See ``ChildLaw``. A release is carried out here: what it left decides about the rest."""
+        reading = await self._ram.read()
+        evidence = await self._paging.evidence(reading) if look.point is Point.TURN_END else False
+        if not self._ram.sees(reading) or reading.level is None:
+            return None
+        calm = reading.level is Level.CALM and evidence is not True
+        sample = MlxSample(
+            now=look.now,
+            point=look.point,
+            level=reading.level,
+            evidence=evidence,
+            allocated=self._child.facts.allocated_window,
+            planned=self._child.planned_window,
+            pinned=look.pinned,
+            footprint=None if calm else await self._footprint(),
+            base=self._child.measured_bytes,
+        )
+        decision = brake.mlx_step(state, sample)
+        if decision.action is Action.RELEASE:
+            decision = await self._release(decision, sample)
+        return Step(decision, sample, reading.detail)
+
+    async def apply(self, cap: int | None) -> bool:
+        """See ``ChildLaw``."""
+        return await self._child.set_window(cap)
+
+    async def _release(self, decision: Decision, sample: MlxSample) -> Decision:
+        if not await self._child.release():
+            return replace(decision, state=decision.otherwise, action=Action.NONE)
+        left = await self._settled() if sample.point is Point.IDLE else await self._footprint()
+        log.info("%s", brake.log_line(decision, sample, released=left))
+        return brake.mlx_released(decision, sample, left)
+
+    async def _settled(self) -> int | None:
+        """The lowest footprint over two seconds."""
+        seen = [await self._footprint()]
+        for _ in range(SETTLING_LOOKS):
+            await asyncio.sleep(SETTLING_SECONDS / SETTLING_LOOKS)
+            seen.append(await self._footprint())
+        return min((size for size in seen if size is not None), default=None)
+
+    async def _footprint(self) -> int | None:
+        return await asyncio.to_thread(anonymous_bytes, self._child.pid)
 
 
 def llama_sample(
-    look: Look, level: Level, evidence: bool | None, footprint: int | None, ram_bytes: int | None
+    look: Look, child: Child, level: Level, evidence: bool | None, *, footprint: int | None, ram_bytes: int | None
 ) -> LlamaSample:
     """The sample of a llama-server. Pure."""
-    allocated = look.child.facts.allocated_window
+    allocated = child.facts.allocated_window
     return LlamaSample(
         now=look.now,
         point=look.point,

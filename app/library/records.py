@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from engines.artifact.facts import ModelFacts, ModelKind
+from engines.artifact.mlx_hub import HUB_CACHE, model_name
 
 SUFFIX_DIGITS = 8
 """Hexadecimal digits that tell models of one name apart: 32 bits of their path's digest."""
@@ -16,7 +17,6 @@ RESERVED_IDS = frozenset({"auto"})
 """Names that mean something else than a model."""
 
 _SPLIT = re.compile(r"-\d{5}-of-\d{5}$")
-_HUB_CACHE = re.compile(r"models--(?:(?P<owner>.+?)--)?(?P<name>.+)")
 _REPOSITORY_PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -31,7 +31,7 @@ class ModelRecord:
     path: Path
     """The file (or folder) a server is given."""
     stem: str
-    """The file's name without its ending and its part number."""
+    """The file's name without its ending and its part number; the folder's name of an MLX model."""
     size_bytes: int
     """All parts and the projector, on disk."""
     modified: float = 0.0
@@ -49,9 +49,8 @@ class ModelRecord:
 
 
 def file_stem(path: PurePath) -> str:
-    """The file's name without ``.gguf`` and part number; any other name (a folder's) as it is."""
-    name = path.stem if path.suffix.lower() == ".gguf" else path.name
-    return _SPLIT.sub("", name)
+    """The file's name without ``.gguf`` and part number; a folder's name as it is, of the hub's the repository's."""
+    return _SPLIT.sub("", path.stem if path.suffix.lower() == ".gguf" else model_name(path))
 
 
 def capabilities(facts: ModelFacts) -> tuple[str, ...]:
@@ -66,9 +65,9 @@ def capabilities(facts: ModelFacts) -> tuple[str, ...]:
 
 
 def repository(path: PurePath, folder: PurePath) -> str | None:
-    """``owner/name`` of a model below a scanned folder: by the hub's cache layout, or by two folders."""
+    """``owner/name`` of a model by one of its files: by the hub's cache layout, or by two folders below ``folder``."""
     for part in reversed(path.parts):
-        if cached := _HUB_CACHE.fullmatch(part):
+        if cached := HUB_CACHE.fullmatch(part):
             return "/".join(part for part in cached.groups() if part)
     if not path.is_relative_to(folder):
         return None

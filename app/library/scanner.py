@@ -13,15 +13,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from app.library.records import ModelRecord, assign_ids, capabilities, file_stem, repository
-from engines.artifact.errors import ArtifactError, ModelMissing, UnreadableModel
+from engines.artifact.errors import ArtifactError, LinkLeadsOut, ModelMissing, UnreadableModel
 from engines.artifact.facts import ModelFacts
 from engines.artifact.gguf import read_facts
+from engines.artifact.mlx import read_mlx
+from engines.artifact.mlx_folders import MlxFolder, belongs_to_mlx, mlx_folder, mlx_folders
 from engines.artifact.picker import beside, choose, families, parts_of
 
 log = logging.getLogger(__name__)
 
 NANOSECONDS = 1_000_000_000
 """A second's."""
+WEIGHTS = ".safetensors"
+"""End of the names of an MLX model's weights."""
 
 Stamp = tuple[tuple[str, int, int] | bool, ...]
 """What a model's facts depend on: path, size (bytes) and time of change (ns) of every file, and its company."""
@@ -50,17 +54,23 @@ class ScanResult:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """The files of one model below one of the folders."""
+    """One model below one of the folders."""
 
     folder: Path
+    path: Path
+    """What a server is given: its first file, or the folder of an MLX model."""
     files: tuple[Path, ...]
-    projector: Path | None
-    shared: bool
+    projector: Path | None = None
+    shared: bool = False
     """Other models are in the same folder: then the projector may be one of theirs."""
+    mlx: bool = False
+    outside: Path | None = None
+    """A file of it that is a link out of the folder."""
 
     @property
-    def path(self) -> Path:
-        return self.files[0]
+    def weights(self) -> tuple[Path, ...]:
+        """Its files that count as its size."""
+        return tuple(file for file in self.files if file.suffix == WEIGHTS) if self.mlx else self.files
 
 
 def scan(folders: Sequence[Path], cache: Mapping[Path, Known]) -> ScanResult:
@@ -92,20 +102,32 @@ def _search(folder: Path) -> Iterator[_Found]:
         yield _single(folder)
         return
     models = families(folder)
+    whole = mlx_folders(folder)
+    taken = {found.path for found in whole}
+    models = [model for model in models if taken.isdisjoint(model.files[0].parents)]
     company = Counter(model.files[0].parent for model in models)
     for model in models:
-        yield _Found(folder, model.files, model.projector, company[model.files[0].parent] > 1)
+        shared = company[model.files[0].parent] > 1
+        yield _Found(folder, model.files[0], model.files, model.projector, shared)
+    for found in whole:
+        yield _mlx(folder, found)
+
+
+def _mlx(folder: Path, found: MlxFolder) -> _Found:
+    return _Found(folder, found.path, found.files, mlx=True, outside=found.outside)
 
 
 def _single(path: Path) -> _Found:
     """One file that the user named, with its other parts; where some are missing, reading it says so."""
+    if belongs_to_mlx(path):
+        return _mlx(path.parent, mlx_folder(path.parent))
     first = choose(path)
     try:
         files = parts_of(first)
     except ModelMissing:
         files = (path,)
     projector, shared = beside(path)
-    return _Found(path.parent, files, projector, shared)
+    return _Found(path.parent, files[0], files, projector, shared)
 
 
 def _look(model: _Found, name: str, known: Known | None) -> Known:
@@ -113,7 +135,7 @@ def _look(model: _Found, name: str, known: Known | None) -> Known:
     if known is not None and known.stamp == stamp:
         return known
     try:
-        return Known(stamp, name, read_facts(model.path), None)
+        return Known(stamp, name, _read(model), None)
     except UnreadableModel as error:
         return Known(None, name, None, error.sentence)
     except ArtifactError as error:
@@ -121,6 +143,12 @@ def _look(model: _Found, name: str, known: Known | None) -> Known:
     except Exception:  # one odd file must not take the whole library away
         log.exception("reading the header of %s failed", model.path)
         return Known(stamp, name, None, f"{model.path.name} can not be read; the log says why.")
+
+
+def _read(model: _Found) -> ModelFacts:
+    if model.outside is not None:
+        raise LinkLeadsOut(model.path, f"its {model.outside.name} is a link that leads out of {model.folder}")
+    return read_mlx(model.path) if model.mlx else read_facts(model.path)
 
 
 def _stamp(model: _Found) -> Stamp:
@@ -139,7 +167,7 @@ def _file_stamp(file: Path) -> tuple[str, int, int]:
 def _record(model: _Found, stem: str, known: Known) -> ModelRecord:
     facts = known.facts
     if facts is None:
-        size = sum(max(0, _file_stamp(file)[1]) for file in model.files)
+        size = sum(max(0, _file_stamp(file)[1]) for file in model.weights)
     else:
         size = facts.weights_bytes + facts.projector_bytes
     return ModelRecord(
@@ -148,9 +176,9 @@ def _record(model: _Found, stem: str, known: Known) -> ModelRecord:
         path=model.path,
         stem=stem,
         size_bytes=size,
-        modified=max(0, _file_stamp(model.path)[2]) / NANOSECONDS,
+        modified=max(0, _file_stamp(model.files[0])[2]) / NANOSECONDS,
         facts=facts,
         broken=known.broken,
-        repository=repository(model.path, model.folder),
+        repository=repository(model.files[0], model.folder),
         capabilities=() if facts is None else capabilities(facts),
     )

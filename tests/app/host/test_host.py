@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -53,6 +53,8 @@ class MemoryEngine:
     """Raised by the look at a child that was just started."""
     children: list[MemoryChild] = field(default_factory=list)
     cancelled: int = 0
+    retried: Window | None = None
+    """The window of a second try."""
 
     def plan(self, model: str, facts: ModelFacts, machine: Machine, settings: LaunchSettings) -> LaunchPlan:
         env: Mapping[str, str] = {}
@@ -66,6 +68,8 @@ class MemoryEngine:
             raise
         if self.error is not None:
             raise self.error
+        if self.retried is not None:
+            plan = replace(plan, window=self.retried)
         self.children.append(MemoryChild(plan))
         return self.children[-1]
 
@@ -278,3 +282,39 @@ async def test_a_waiting_turn_hears_how_it_stands(host: Host, engine: MemoryEngi
     engine.gate.set()
     await asking
     assert seen[0].reason == "loading"
+
+
+async def test_a_child_whose_landing_cannot_be_judged_is_stopped_and_the_load_has_failed(
+    host: Host, engine: MemoryEngine
+) -> None:
+    engine.gate.set()
+    engine.fault = RuntimeError("a bug")
+    with pytest.raises(Unserved, match="a fault in Plimsoll"):
+        async with host.turn(MODEL):
+            pass
+    (child,) = engine.children
+    assert child.died.done()
+    assert host.status().children == ()
+
+
+async def test_a_load_that_was_tried_with_another_plan_shows_that_plan(host: Host, engine: MemoryEngine) -> None:
+    engine.gate.set()
+    engine.retried = Window(2048, 4096, "memory", "the card ran out of memory")
+    async with host.turn(MODEL):
+        assert host.status().children[0].window.planned == 2048
+
+
+async def test_another_engine_serves_what_comes_next_and_the_old_child_goes_after_its_answer(
+    host: Host, engine: MemoryEngine
+) -> None:
+    engine.gate.set()
+    other = MemoryEngine(name="other")
+    other.gate.set()
+    async with host.turn(MODEL) as turn:
+        host.use(other, EngineStatus("other", "chosen"))
+        old = turn.child
+        assert not old.died.done()
+        assert host.status().engine.name == "other"
+    async with host.turn(MODEL) as turn:
+        assert turn.child in other.children
+    assert old.died.done()

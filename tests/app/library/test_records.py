@@ -22,6 +22,9 @@ from tests.fixtures.facts import facts
         ("Big-00001-of-00003.gguf", "Big"),
         ("Big-0001-of-0003.gguf", "Big-0001-of-0003"),
         ("Qwen2.5-7B", "Qwen2.5-7B"),
+        ("hub/models--org--Qwen3-0.6B-4bit/snapshots/0a1b", "Qwen3-0.6B-4bit"),
+        ("hub/models--gpt2/snapshots/0a1b", "gpt2"),
+        ("other/snapshots/0a1b", "0a1b"),
         (".gguf", ".gguf"),
     ],
 )

@@ -9,9 +9,14 @@ from typing import Any
 import psutil
 import pytest
 
+from app import settings
+from app.application import Application
+from app.host.model import Model
+from app.survey import Options
 from tests.fixtures import tiny_gguf
 from tests.fixtures.running import Running, Starter, chat
 from tests.fixtures.waiting import is_gone, until
+from tests.real.fake_card import engine_of, with_card
 
 pytestmark = pytest.mark.real
 TRAINED = 32768
@@ -147,3 +152,26 @@ async def test_a_driver_that_is_too_old_is_said_and_the_cpu_is_proposed(
     (notice,) = [n for n in status["notices"] if n["kind"] == "engine"]
     assert notice["numbers"] == {"code": "CUDA_DRIVER_TOO_OLD", "proposed": "cpu"}
     assert "The NVIDIA driver runs CUDA 11.4" in notice["text"]
+
+
+async def test_one_click_has_models_run_on_the_processor_now_and_after_a_restart(
+    models: Path, card: FakeCard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_CARD", str(card.path))
+    card.tell(shared=HEALTHY_MIB, driver=11_040)
+    options = Options(tmp_path / "home", (models,))
+    async with await Application.open(options, with_card(options), engine_of) as app:
+        record = app.library.resolve("big", loaded=(), default=None)
+        assert record.facts is not None
+        model = Model(record.id, record.name, record.facts)
+        async with app.host.turn(model) as turn:
+            assert turn.child.plan.engine == "cuda"
+            await app.use_cpu()
+            old = turn.child
+            assert not old.died.done()  # its answer comes first
+        async with app.host.turn(model) as turn:
+            assert turn.child.plan.engine == "cpu"
+        status = app.host.status()
+        assert old.died.done()
+        assert (status.engine.name, status.engine.proposed) == ("cpu", None)
+        assert settings.load(app.surroundings.home.settings).engine == "cpu"
