@@ -164,7 +164,7 @@ class Application:
         )
         if reaped:
             self._host.say(OrphansReaped(len(reaped)))
-        if s.choice != s.detected or s.choice.lesser:
+        if s.choice.lesser:
             self._host.say(EngineNotice(s.choice.engine.value, s.choice.reason))
         if s.doubt is not None:
             self._host.say(EngineDoubted(s.doubt.sentence, s.doubt.code, s.doubt.proposed_engine))
@@ -195,7 +195,7 @@ class Application:
         s = self.surroundings
         await asyncio.to_thread(settings.change, s.home.settings, "engine", EngineName.CPU.value)
         choice = Choice(EngineName.CPU, 'the setting engine = "cpu"')
-        self.surroundings = replace(s, choice=choice, detected=choice)
+        self.surroundings = replace(s, choice=choice)
         engine = self.make_engine(self.surroundings, Ledger(s.home.ledger))
         self.host.use(engine, engine_status(self.surroundings))
 

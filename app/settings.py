@@ -129,6 +129,14 @@ class Settings(BaseModel):
         "an absolute path to a file, or unset",
         "The llama-server to start instead of the bundled one.",
     )
+    gpu_working_set_gib: float | None = _key(
+        None,
+        "at the next start",
+        "more than 0 GiB, or unset: Metal says it",
+        "Graphics memory that MLX models may count on.",
+        gt=0,
+        strict=True,
+    )
     host: HostName = _key(
         "127.0.0.1",
         "at the next start",

@@ -15,9 +15,9 @@ from engines.errors import ServerMissing
 from engines.llama_cpp.binary import find_server
 from engines.llama_cpp.cuda import devices_of
 from engines.llama_cpp.device_list import has_cuda, list_devices, vulkan
+from engines.memory.metal import working_set_bytes
 from engines.nvidia.preflight import Verdict, preflight
 from engines.select import EngineName, select
-from engines.workshop import usable
 
 GIB = 1024**3
 NAMED_BY_FLAVOUR = frozenset({"bundled"})
@@ -43,10 +43,8 @@ class Surroundings:
     home: paths.Home
     settings: settings.Settings
     machine: Machine
-    detected: Choice
-    """What the machine and the user ask for."""
     choice: Choice
-    """What runs."""
+    """The engine, and why it is this one."""
     missing_server: str | None
     repaired: tuple[str, ...]
     overrides: Environment
@@ -82,9 +80,17 @@ def survey(options: Options, environ: Mapping[str, str] = os.environ) -> Surroun
     machine = machine.with_server(server)
     if server is not None and looks and not machine.nvidia_gpus and chosen.engine in {"auto", "vulkan"}:
         machine = replace(machine, other_gpus=vulkan(list_devices(server.path, machine.environment)))
-    detected = select(machine, preference=chosen.engine, force_cpu=overrides.force_cpu)
-    choice = usable(detected, asked_for=chosen.engine != "auto" and not overrides.force_cpu)
-    return Surroundings(home, chosen, machine, detected, choice, missing, tuple(repaired), overrides)
+    choice = select(machine, preference=chosen.engine, force_cpu=overrides.force_cpu)
+    if choice.engine is EngineName.MLX:
+        machine = replace(machine, gpu_working_set_bytes=_working_set(chosen))
+    return Surroundings(home, chosen, machine, choice, missing, tuple(repaired), overrides)
+
+
+def _working_set(chosen: settings.Settings) -> int | None:
+    """What Metal recommends, or what the user says; None: nobody tells, and no bound of memory is applied."""
+    if chosen.gpu_working_set_gib is not None:
+        return int(chosen.gpu_working_set_gib * GIB)
+    return working_set_bytes()
 
 
 def _server(

@@ -6,7 +6,7 @@ The face of the package: ``select_engine`` says which engine and why, ``open_eng
 from __future__ import annotations
 
 from engines.engine import Child, ChildFacts, Engine, Progress
-from engines.errors import ChildLost, EngineError, EngineNotBuilt, EngineUnavailable, LoadError
+from engines.errors import ChildLost, EngineError, EngineUnavailable, LoadError
 from engines.machine import Machine, ServerProgram, read_machine
 from engines.plan import LaunchPlan, LaunchSettings, Memory, Window
 from engines.select import Choice, EngineName
@@ -21,7 +21,6 @@ __all__ = [
     "Engine",
     "EngineError",
     "EngineName",
-    "EngineNotBuilt",
     "EngineUnavailable",
     "LaunchPlan",
     "LaunchSettings",

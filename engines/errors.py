@@ -6,7 +6,7 @@ lines that the server printed, with the key of the spawn taken out.
 
     EngineError
     |-- EngineUnavailable     no engine or no server program on this machine
-    |   |-- EngineNotBuilt, ServerMissing
+    |   |-- ServerMissing
     |-- LoadError             the model did not load
     |   |-- ModelFileMissing, NotAModelFile, ModelFileTruncated, ArchitectureUnknown
     |   |-- OutOfMemory, PortTaken (ReasonLost), GpuOutOfMemory, GpuTooOld, DriverTooOld, GpuError
@@ -39,13 +39,6 @@ class EngineUnavailable(EngineError):
 
     code = "engine_unavailable"
     crash = False
-
-
-class EngineNotBuilt(EngineUnavailable):
-    """The engine that the machine deserves is not part of this version."""
-
-    code = "engine_not_built"
-    status = 501
 
 
 class ServerMissing(EngineUnavailable):
@@ -206,11 +199,17 @@ class ChildLost(EngineError):
     code = "worker_crashed"
     status = 502
 
-    def __init__(self, model: str, exit_code: int | None, *, tail: str = "") -> None:
+    def __init__(
+        self, model: str, exit_code: int | None, *, tail: str = "", cause: type[LoadError] | None = None
+    ) -> None:
         how = "ended" if exit_code is None else _how(exit_code)
-        super().__init__(f"The server of {model} {how} while it worked. Ask again: it will be loaded anew.", tail=tail)
+        why = "" if cause is None else f" ({cause.code}): {cause.advice}"
+        ended = f"The server of {model} {how} while it worked{why or '.'}"
+        super().__init__(f"{ended} Ask again: it will be loaded anew.", tail=tail)
         self.model = model
         self.exit_code = exit_code
+        self.cause = cause
+        """The class that its last words are of, where they name one."""
 
 
 def _how(exit_code: int) -> str:

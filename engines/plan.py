@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from engines.memory.bill import Budget
+from engines.memory.mlx_budget import MlxBudget
 from engines.nvidia.window import CardBudget
 
 PER_SPAWN = "<per spawn>"
@@ -30,7 +31,7 @@ class Memory:
 
     predicted: int | None
     bill: Mapping[str, int] = field(default_factory=dict)
-    budget: Budget | CardBudget | None = None
+    budget: Budget | CardBudget | MlxBudget | None = None
     """The sum that the window was sized with, where the engine sizes it."""
     on_card: bool = False
     """All of it lies on a graphics card, none in RAM."""

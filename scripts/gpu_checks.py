@@ -17,6 +17,7 @@ from engines.llama_cpp.output import ServerOutput, read_output
 from engines.machine import Machine
 from engines.memory.check import FACTOR, SLACK_BYTES
 from engines.memory.grid import padded
+from engines.memory.mlx_budget import MlxBudget
 from engines.nvidia.devices import VARIABLE
 from engines.nvidia.placement import Placement, by_nvml, placed
 from engines.nvidia.window import CONTEXT_BYTES, MARGIN_BYTES, RESERVE_BYTES, compute_slope
@@ -88,6 +89,7 @@ async def check(lab: Laboratory) -> list[Row]:
 def windows_for(lab: Laboratory, name: str, model: ModelFacts) -> list[int]:
     """The windows that the card holds by our own sum, at least the smallest."""
     budget = lab.engine.plan(name, model, lab.machine, LaunchSettings(free_vram_bytes=lab.free())).memory.budget
+    assert not isinstance(budget, MlxBudget)
     holds = (budget.holds if budget is not None else None) or 0
     held = [window for window in (DRY_WINDOWS if lab.dry else WINDOWS) if window <= holds]
     return held or [WINDOWS[0]]

@@ -23,7 +23,8 @@ from app.host.refused import unserved
 from app.host.schedule import Phase, Policy, Schedule
 from app.host.status import BrakeStatus, EngineStatus, NoticeStatus, Status
 from app.host.turn import Running, Ticket, Turn, WaitView
-from engines import Child, ChildLost, Engine, EngineError, LaunchPlan, LaunchSettings, Machine
+from engines import Child, Engine, EngineError, LaunchPlan, LaunchSettings, Machine
+from engines.child.failures import lost
 from engines.engine import Landed
 from engines.errors import LoadTimedOut
 from engines.memory.pressure import Sensor
@@ -362,7 +363,7 @@ class Host:
             self._brake.spawn_failed(running.model, effect.reason, error)
         shown = unserved(v.LoadFailure(error), running.model.name)
         log.warning("%s", shown.sentence)
-        self.say(LoadFailedNotice(running.model.id, shown.sentence, shown.code))
+        self.say(LoadFailedNotice(running.model.id, shown.sentence, shown.code, shown.tail))
         self._tell("load_failed", running, code=shown.code)
         self._post(v.LoadFailed(self.clock(), running.id, error, getattr(error, "crash", True)))
 
@@ -395,9 +396,11 @@ class Host:
         if self._brake is not None:
             self._brake.gone(running.model, v.StopReason.USER)
         log.warning("the server of %s ended unasked (%d)", running.model.id, exit_code)
-        self.say(WorkerCrashed(running.model.id, running.model.name, exit_code), next_turn=True)
+        error = lost(running.model.name, exit_code, running.child.tail)
+        cause = error.cause.code if error.cause is not None else None
+        said = WorkerCrashed(running.model.id, running.model.name, exit_code, cause, error.tail)
+        self.say(said, next_turn=True)
         self._tell("worker_crashed", running, exit_code=exit_code)
-        error = ChildLost(running.model.name, exit_code, tail=running.child.tail)
         self._post(v.ChildDied(self.clock(), running.id, error))
 
     def _ticket(self, model: Model, *, by_user: bool = False, hold: bool = False) -> Ticket:

@@ -11,6 +11,8 @@ from app.host.status import NoticeStatus
 
 KEPT = 50
 """Recent notices kept for the tray and the API."""
+TAIL_LINES = 10
+"""Of what a dead server printed: the error and what led to it."""
 
 
 class Notice(Protocol):
@@ -81,18 +83,25 @@ class WorkerCrashed:
     model: str
     name: str
     exit_code: int | None
+    cause: str | None = None
+    """Code of the class that its last words are of."""
+    tail: str = ""
+    """The last lines that it printed."""
     kind = "worker_crashed"
 
     @property
     def sentence(self) -> str:
         """Says how it ended and that the next request loads it again."""
-        how = "" if self.exit_code is None else f" ({_exit(self.exit_code)})"
-        return f"The server of {self.name} ended unexpectedly{how}. The next request loads it again."
+        known = (self.cause, None if self.exit_code is None else _exit(self.exit_code))
+        how = ", ".join(text for text in known if text is not None)
+        ended = f"The server of {self.name} ended unexpectedly"
+        return f"{ended}{f' ({how})' if how else ''}. The next request loads it again."
 
     @property
     def numbers(self) -> Mapping[str, int | float | str]:
-        """The exit code as the system gave it."""
-        return {} if self.exit_code is None else {"exit_code": self.exit_code}
+        """The exit code as the system gave it, the cause, and the server's last words."""
+        known = {"exit_code": self.exit_code, "cause": self.cause, "tail": _last(self.tail)}
+        return {name: value for name, value in known.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +111,8 @@ class LoadFailedNotice:
     model: str
     reason: str
     code: str
+    tail: str = ""
+    """The last lines that the server printed."""
     kind = "load_failed"
 
     @property
@@ -111,8 +122,9 @@ class LoadFailedNotice:
 
     @property
     def numbers(self) -> Mapping[str, int | float | str]:
-        """The error's code."""
-        return {"code": self.code}
+        """The error's code, and the server's last words."""
+        tail = _last(self.tail)
+        return {"code": self.code, **({} if tail is None else {"tail": tail})}
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,6 +303,11 @@ class Notices:
     def recent(self) -> tuple[NoticeStatus, ...]:
         """All that are kept."""
         return tuple(self._kept)
+
+
+def _last(tail: str) -> str | None:
+    """The end of a tail, as much as an event may carry; None where there is none."""
+    return "\n".join(tail.splitlines()[-TAIL_LINES:]) or None
 
 
 def _exit(code: int) -> str:

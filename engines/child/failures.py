@@ -51,6 +51,12 @@ ARCHITECTURE = re.compile(r"unknown model architecture: '([^']*)'")
 SIGKILL, SIGSEGV = 9, 11
 
 
+def lost(model: str, exit_code: int, tail: str) -> errors.ChildLost:
+    """The error for a server that ended while it served: what its card said last is the cause."""
+    cause = next((of_card for text, of_card in GPU if text in tail), None)
+    return errors.ChildLost(model, exit_code, tail=tail, cause=cause)
+
+
 def classify(model: str, exit_code: int, tail: str) -> errors.LoadError:
     """The error for a server that ended while it loaded ``model``.
 

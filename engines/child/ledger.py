@@ -33,6 +33,7 @@ class Entry:
     create_time: float
     executable: str
     marker: str
+    """In its environment; empty for a child that carries none: its executable and its age tell it then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ def is_ours(entry: Entry, seen: Seen | None) -> bool:
     """Whether the process is the recorded child and not another one with its pid."""
     if seen is None or abs(seen.create_time - entry.create_time) > CLOCK_SLACK:
         return False
-    if seen.marker is not None:
+    if entry.marker and seen.marker is not None:
         return seen.marker == entry.marker
     return seen.executable is None or seen.executable == entry.executable
 
@@ -76,7 +77,7 @@ class Ledger:
         for entry in self._read():
             if not is_ours(entry, look(entry.pid)):
                 continue
-            log.warning("a llama-server of a former run is still there (pid %d): stopping it", entry.pid)
+            log.warning("a server of a former run is still there (pid %d): stopping it", entry.pid)
             kill_tree(entry.pid)
             reaped.append(entry)
         self._write()

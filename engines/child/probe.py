@@ -35,6 +35,31 @@ def trust(client: httpx.AsyncClient, key: str) -> None:
     client.headers["authorization"] = f"Bearer {key}"
 
 
+async def until_ours_listens(client: httpx.AsyncClient, pid: int, port: int) -> None:
+    """Wait until our child is who listens on the port. The caller bounds the wait. Raises ``Refused`` as below."""
+    while True:
+        ours = await asyncio.to_thread(listens, pid, port)
+        if ours:
+            return
+        if ours is None and await _answers(client):
+            return
+        await asyncio.sleep(POLL_SECONDS)
+
+
+async def until_healthy(client: httpx.AsyncClient) -> None:
+    """Wait until a server that was trusted with its key is ready. The caller bounds the wait. Raises ``Refused``."""
+    while True:
+        try:
+            answer = await client.get("/health", timeout=None)
+        except httpx.TransportError:
+            answer = None
+        if answer is not None and answer.is_success:
+            return
+        if answer is not None and answer.status_code == httpx.codes.UNAUTHORIZED:
+            raise Refused(str(answer.status_code))
+        await asyncio.sleep(POLL_SECONDS)
+
+
 async def until_ours_is_healthy(client: httpx.AsyncClient, pid: int, port: int) -> None:
     """Poll ``/health`` until it is 200 and our child is who listens there.
 
@@ -80,6 +105,18 @@ async def _is_healthy(client: httpx.AsyncClient) -> bool:
         return (await client.get("/health")).status_code == httpx.codes.OK
     except httpx.TransportError:
         return False  # not bound yet
+
+
+async def _answers(client: httpx.AsyncClient) -> bool:
+    """Where the system does not tell who listens: a server that wants a key. Raises ``Refused`` for one that does
+    not."""
+    try:
+        answer = await client.get("/health")
+    except httpx.TransportError:
+        return False  # not bound yet
+    if answer.status_code != httpx.codes.UNAUTHORIZED:
+        raise Refused(f"{answer.status_code} without a key")
+    return True
 
 
 async def _must_want_a_key(client: httpx.AsyncClient) -> None:

@@ -8,6 +8,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 import psutil
 
@@ -26,10 +27,30 @@ REAP_SECONDS = 2.0
 """How long the system may take to bury what was killed."""
 
 
+class Closable(Protocol):
+    """Our end of a lifeline."""
+
+    def close(self) -> None:
+        """Let the child go. Safe to call twice."""
+
+
+class Started(Protocol):
+    """What is asked of a process: ``subprocess.Popen`` has it."""
+
+    pid: int
+
+    @property
+    def stdin(self) -> Closable | None:
+        """The lifeline: the child ends when this is closed."""
+
+    def wait(self) -> int:
+        """Block until it has ended; its exit code, negative for a signal."""
+
+
 class ChildProcess:
     """A started process. Make one with ``spawn`` on the main thread; use it on the loop it was made on."""
 
-    def __init__(self, process: subprocess.Popen[bytes], readers: Sequence[threading.Thread], tail: OutputTail) -> None:
+    def __init__(self, process: Started, readers: Sequence[threading.Thread], tail: OutputTail) -> None:
         self._process = process
         self._loop = asyncio.get_running_loop()
         self._stop: asyncio.Task[None] | None = None

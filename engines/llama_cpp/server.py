@@ -10,7 +10,6 @@ import time
 import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from engines import errors
 from engines.child import probe
@@ -20,6 +19,7 @@ from engines.child.ledger import Entry, Ledger
 from engines.child.parent_death import ParentDeath
 from engines.child.ports import LLAMA_PORTS, NoFreePort, free_port
 from engines.child.process import ChildProcess
+from engines.child.readiness import until_ready
 from engines.engine import ChildFacts, Progress
 from engines.llama_cpp.lifeline import load_progress
 from engines.llama_cpp.properties import read_properties
@@ -149,19 +149,14 @@ class Launcher:
 
     async def _until_ready(self, plan: LaunchPlan, process: ChildProcess, port: int, key: str) -> ChildFacts:
         """Probe and read back, ended at once by the child's death."""
-        ready = asyncio.ensure_future(self._probe(plan, process.pid, port, key))
-        try:
-            either: set[asyncio.Future[Any]] = {ready, process.died}
-            await asyncio.wait(either, timeout=self._load_seconds, return_when=asyncio.FIRST_COMPLETED)
-            if process.died.done():
-                raise classify(plan.model, process.died.result(), process.tail.text().replace(key, "[key]"))
-            if not ready.done():
-                raise errors.LoadTimedOut(
-                    plan.model, detail=f"{self._load_seconds:.0f} s", tail=process.tail.text().replace(key, "[key]")
-                )
-            return ready.result()
-        finally:
-            ready.cancel()
+        return await until_ready(
+            self._probe(plan, process.pid, port, key),
+            process,
+            model=plan.model,
+            seconds=self._load_seconds,
+            tail=lambda: process.tail.text().replace(key, "[key]"),
+            classify=classify,
+        )
 
     async def _probe(self, plan: LaunchPlan, pid: int, port: int, key: str) -> ChildFacts:
         path, body = first_request(plan)

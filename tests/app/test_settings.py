@@ -35,6 +35,7 @@ def test_every_key_is_read() -> None:
         f"""
         engine = "cpu"
         llama_server = "/opt/llama-server"
+        gpu_working_set_gib = 10.5
         host = "0.0.0.0"
         port = 8080
         api_key = "{KEY}"
@@ -57,6 +58,7 @@ def test_every_key_is_read() -> None:
     assert settings.model_dump() == {
         "engine": "cpu",
         "llama_server": Path("/opt/llama-server"),
+        "gpu_working_set_gib": 10.5,
         "host": "0.0.0.0",
         "port": 8080,
         "api_key": SecretStr(KEY),

@@ -7,11 +7,14 @@ from pathlib import Path
 import pytest
 
 from engines import select_engine
+from engines.artifact.facts import ModelFacts
 from engines.child.ledger import Ledger
-from engines.errors import EngineNotBuilt
+from engines.errors import EngineUnavailable
 from engines.machine import Machine, ServerProgram
+from engines.plan import LaunchSettings
 from engines.select import Choice, EngineName
-from engines.workshop import Parts, open_engine, usable
+from engines.workshop import Parts, open_engine
+from tests.fixtures.facts import facts
 
 
 def machine(
@@ -27,6 +30,7 @@ def machine(
     return Machine(system, architecture, 16 << 30, 8, nvidia_gpus=gpus, other_gpus=others, llama_server=server, mlx=mlx)
 
 
+GGUF, MLX = facts(), facts(format="mlx")
 CPU_BUILD = machine("Linux", "x86_64", 1, flavour="cpu")
 NO_MLX = machine("Darwin", "arm64", mlx=False)
 
@@ -72,19 +76,29 @@ def test_a_machine_whose_engine_cannot_run_gets_the_cpu_and_is_told(where: Machi
     assert select_engine(where) == Choice(EngineName.CPU, reason, lesser=True)
 
 
-def test_an_engine_that_is_not_built_falls_back_to_the_cpu_and_says_so() -> None:
-    choice = usable(Choice(EngineName.MLX, "Apple Silicon"), asked_for=False)
-    assert choice.engine is EngineName.CPU
-    assert choice.reason == "Apple Silicon, but the MLX engine is not built yet in this version"
+@pytest.mark.parametrize("name", EngineName)
+def test_a_choice_becomes_its_engine(name: EngineName, tmp_path: Path) -> None:
+    parts = Parts(Ledger(tmp_path / "w.json"), tmp_path, 1.0)
+    assert open_engine(Choice(name, "the setting"), parts).name == name.value
 
 
-def test_an_engine_that_the_user_asked_for_is_never_replaced() -> None:
-    for name in (EngineName.MLX,):
-        with pytest.raises(EngineNotBuilt, match="engine is not built yet"):
-            usable(Choice(name, "the setting"), asked_for=True)
-
-
-@pytest.mark.parametrize("name", [EngineName.CPU, EngineName.CUDA, EngineName.VULKAN])
-def test_a_usable_choice_becomes_its_engine(name: EngineName, tmp_path: Path) -> None:
-    choice = usable(Choice(name, "the setting"), asked_for=True)
-    assert open_engine(choice, Parts(Ledger(tmp_path / "w.json"), tmp_path, 1.0)).name == name.value
+@pytest.mark.parametrize(
+    ("name", "missing", "model", "engine"),
+    [
+        (EngineName.CPU, None, GGUF, "cpu"),
+        (EngineName.CPU, None, MLX, 'The CPU engine does not run m. It is an MLX model: set engine = "mlx"'),
+        (EngineName.MLX, None, MLX, "mlx"),
+        (EngineName.MLX, None, GGUF, "cpu"),
+        (EngineName.MLX, "no llama-server", GGUF, "The MLX engine does not run m. It is a GGUF file: name a llama-"),
+    ],
+)
+def test_the_format_decides_which_engine_runs_a_model(
+    name: EngineName, missing: str | None, model: ModelFacts, engine: str, tmp_path: Path
+) -> None:
+    opened = open_engine(Choice(name, ""), Parts(Ledger(tmp_path / "w.json"), tmp_path, 1.0, missing))
+    machine = Machine("Linux", "x86_64", 16 << 30, 8, llama_server=ServerProgram("llama-server", "1", "cpu", "bundled"))
+    try:
+        said = opened.plan("m", model, machine, LaunchSettings()).engine
+    except EngineUnavailable as error:
+        said = error.sentence
+    assert said.startswith(engine)

@@ -61,7 +61,7 @@ def with_card(options: Options) -> Surroundings:
         llama_server=replace(server, flavour="cuda"),
     )
     choice = Choice(EngineName.CUDA, "1 NVIDIA GPU found")
-    return replace(found, machine=machine, detected=choice, choice=choice)
+    return replace(found, machine=machine, choice=choice)
 
 
 def nvml() -> Nvml:

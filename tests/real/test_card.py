@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from app import settings
 from app.application import Application
 from app.host.model import Model
 from app.survey import Options
+from engines.llama_cpp.binary import find_server
 from tests.fixtures import tiny_gguf
 from tests.fixtures.running import Running, Starter, chat
 from tests.fixtures.waiting import is_gone, until
@@ -175,3 +177,68 @@ async def test_one_click_has_models_run_on_the_processor_now_and_after_a_restart
         assert old.died.done()
         assert (status.engine.name, status.engine.proposed) == ("cpu", None)
         assert settings.load(app.surroundings.home.settings).engine == "cpu"
+
+
+CUDA_WORDS = {
+    "CUDA_COMPUTE_CAPABILITY_TOO_LOW": "ggml_cuda_compute_forward: CUDA error: no kernel image is available for "
+    "execution on the device",
+    "CUDA_DRIVER_TOO_OLD": "CUDA error: the provided PTX was compiled with an unsupported toolchain.",
+    "CUDA_ERROR": "CUDA error: an illegal memory access was encountered",
+}
+
+
+def crashing(path: Path, words: str, *, after_load: bool) -> str:
+    """The setting for a server that says ``words`` and dies: at its load, or of its second chat."""
+    real = find_server(setting=None, flavour="cpu").path
+    path.write_text(CRASHES.format(python=sys.executable, real=real, words=words, after_load=after_load))
+    path.chmod(0o755)
+    return f'llama_server = "{path}"\n'
+
+
+CRASHES = """#!{python}
+import os, subprocess, sys, threading
+if sys.argv[1] in ("--version", "--list-devices"):
+    os.execv({real!r}, [{real!r}, *sys.argv[1:]])
+if not {after_load}:
+    print({words!r}, file=sys.stderr, flush=True)
+    os.abort()
+server = subprocess.Popen([{real!r}, *sys.argv[1:]], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+chats = 0
+for line in server.stderr:
+    print(line, end="", file=sys.stderr, flush=True)
+    chats += "processing task" in line
+    if chats == 2:
+        print({words!r}, file=sys.stderr, flush=True)
+        server.kill()
+        os.abort()
+"""
+
+
+@pytest.mark.parametrize("code", CUDA_WORDS)
+async def test_a_crash_past_the_preflight_is_its_class_with_the_raw_words(
+    start: Starter, models: Path, card: FakeCard, tmp_path: Path, code: str
+) -> None:
+    setting = crashing(tmp_path / "server", CUDA_WORDS[code], after_load=False)
+    app = begin(start, models, card, settings=setting)
+    async with app.client() as client:
+        answer = await client.post("/v1/chat/completions", json=chat("big"))
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, code)
+    assert CUDA_WORDS[code] in answer.json()["error"]["tail"]
+    (notice,) = [n for n in app.status()["notices"] if n["kind"] == "load_failed"]
+    assert notice["numbers"]["code"] == code
+    assert CUDA_WORDS[code] in notice["numbers"]["tail"]
+
+
+async def test_a_card_that_fails_in_the_middle_of_an_answer_is_named(
+    start: Starter, models: Path, card: FakeCard, tmp_path: Path
+) -> None:
+    setting = crashing(tmp_path / "server", CUDA_WORDS["CUDA_ERROR"], after_load=True)
+    app = begin(start, models, card, settings=setting)
+    async with app.client() as client:
+        answer = await client.post("/v1/chat/completions", json=chat("big", max_tokens=2000))
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"]) == (502, "worker_crashed")
+    assert "(CUDA_ERROR)" in error["message"]
+    assert CUDA_WORDS["CUDA_ERROR"] in error["tail"]
+    (notice,) = [n for n in app.status()["notices"] if n["kind"] == "worker_crashed"]
+    assert notice["numbers"]["cause"] == "CUDA_ERROR"

@@ -1,0 +1,124 @@
+"""What an MLX child holds as its conversation grows, and the bound that keeps it within the GPU's memory. Pure.
+
+Bytes and tokens. The priors hold for a prefill step of 2,048 tokens and MLX's buffer cache switched off: another
+configuration has no prediction until it is measured.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from engines.artifact.facts import ModelFacts
+from engines.artifact.kv import kv_bytes_per_layer
+from engines.memory.bill import GIB, in_words
+from engines.memory.grid import floor_of
+
+SHARE = 0.9
+"""Of Metal's recommended working set that one model may take (specified)."""
+FACTOR = 1.10
+"""On every prediction (measured on mlx-vlm 0.6.17)."""
+RUNTIME_BYTES = 1 * GIB
+"""Of activations and MLX's own buffers during a prefill (measured on mlx-vlm 0.6.17)."""
+PREFILL_STEP = 2048
+"""Tokens of one prefill step, whose logits are held at once."""
+LOGIT_BYTES = 2
+"""Of one logit (f16)."""
+KV_FACTOR = 3.5
+"""Copies of the KV cache while it grows (measured on mlx-vlm 0.6.17)."""
+MARGIN_TOKENS = 512
+"""Left below the ceiling."""
+BASE_BYTES = int(0.45 * GIB)
+"""Besides the weights: what a child without a conversation holds, for the verdict before a load."""
+
+
+@dataclass(frozen=True, slots=True)
+class MlxBudget:
+    """What a model may take. Bytes, unless a name says otherwise."""
+
+    working_set: int | None
+    """Metal's recommended working set; None: not known, and no bound is applied."""
+    weights: int
+    kv_per_token: int | None
+    """None where the shape of the model does not tell (MLA)."""
+    vocabulary: int
+    trained: int | None
+    """Tokens."""
+    exact: bool
+    """False where sliding layers are counted as full ones."""
+    cap: int | None = None
+    """The brake's cap in tokens at the load."""
+    user: int | None = None
+    """The window that the user set."""
+
+    @property
+    def total(self) -> int | None:
+        """What the model may take with everything that it grows by."""
+        return None if self.working_set is None else int(SHARE * self.working_set)
+
+    @property
+    def prefill(self) -> int:
+        """What a prefill takes besides its KV cache."""
+        return RUNTIME_BYTES + PREFILL_STEP * self.vocabulary * LOGIT_BYTES
+
+    def predict(self, tokens: int) -> int | None:
+        """What a conversation of ``tokens`` takes above the base; None where the shape does not tell."""
+        if self.kv_per_token is None:
+            return None
+        return int(FACTOR * (self.prefill + KV_FACTOR * self.kv_per_token * tokens))
+
+    def ceiling(self, base: int | None) -> int | None:
+        """Tokens at which the child reaches its budget; ``base`` is what it held right after its load."""
+        if self.total is None or base is None or not self.kv_per_token:
+            return None
+        return int(((self.total - base) / FACTOR - self.prefill) / (KV_FACTOR * self.kv_per_token)) - MARGIN_TOKENS
+
+    def bound(self, base: int | None, cap: int | None) -> int | None:
+        """The window to enforce: trained, ceiling and cap, but at least the floor; None: there is none."""
+        if self.user is not None:
+            return self.user if self.trained is None else min(self.user, self.trained)
+        known = [value for value in (self.ceiling(base), cap) if value is not None]
+        if not known:
+            return self.trained
+        least = floor_of(self.trained) if self.trained is not None else floor_of(min(known))
+        bound = max(least, min(known))
+        return bound if self.trained is None else min(self.trained, bound)
+
+    def sentence(self, base: int) -> str:
+        """The sum in words."""
+        assert self.working_set is not None
+        return (
+            f"{SHARE} × {in_words(self.working_set)} of graphics memory, less {in_words(base)} after its load and "
+            f"{in_words(int(FACTOR * self.prefill))} for a prefill"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """As ``plan --json`` prints it."""
+        return {
+            "working_set": self.working_set,
+            "share": SHARE,
+            "weights": self.weights,
+            "prefill": self.prefill,
+            "kv_per_token": self.kv_per_token,
+            "kv_factor": KV_FACTOR,
+            "factor": FACTOR,
+            "exact": self.exact,
+        }
+
+
+def mlx_budget(
+    facts: ModelFacts, working_set: int | None, *, cap: int | None = None, user: int | None = None
+) -> MlxBudget:
+    """The budget of a model on this machine."""
+    layers = kv_bytes_per_layer(facts)
+    return MlxBudget(
+        working_set=working_set,
+        weights=facts.weights_bytes,
+        kv_per_token=None if layers is None else int(sum(layers)),
+        vocabulary=facts.vocabulary or 0,
+        trained=facts.trained_window,
+        exact=facts.sliding_window is None
+        or (facts.trained_window is not None and facts.sliding_window >= facts.trained_window),
+        cap=cap,
+        user=user,
+    )

@@ -1,0 +1,251 @@
+"""The MLX engine: plans purely, spawns mlx_vlm's server, and binds its window to the memory that is there."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import secrets
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+
+import httpx
+
+from engines import errors
+from engines.artifact.facts import ModelFacts, ModelKind
+from engines.child import probe
+from engines.child.ledger import Entry, Ledger
+from engines.child.ports import MLX_PORTS, NoFreePort, free_port
+from engines.child.process import ChildProcess
+from engines.child.readiness import until_ready
+from engines.engine import Child, ChildFacts, Landed, Law, Progress
+from engines.machine import Machine
+from engines.memory.footprint import anonymous_bytes
+from engines.memory.mlx_budget import BASE_BYTES, MlxBudget, mlx_budget
+from engines.mlx import process, settings
+from engines.mlx.failures import classify
+from engines.mlx.server import CHAT, MlxChild, one_token
+from engines.plan import PER_SPAWN, LaunchPlan, LaunchSettings, Memory, Window
+
+log = logging.getLogger(__name__)
+output_log = logging.getLogger("child")
+"""Every line that a child prints."""
+
+KEY = "MLX_VLM_SERVER_API_KEY"
+PORT_TRIES = 3
+"""Another program may take a port between our choice and the child's bind."""
+QUEUE_SECONDS = 3660
+"""How long a prefill may take: the server's own 600 s would cut a long one."""
+BLOCK_TOKENS = 16
+"""Of one block of the prefix cache."""
+FIXED = {
+    "HF_HUB_OFFLINE": "1",
+    "MLX_TRUST_REMOTE_CODE": "false",
+    "MLX_VLM_MAX_NUM_SEQS": "1",
+    "MLX_VLM_LOG_PROGRESS_INTERVAL": "0",
+    "MLX_VLM_TOKEN_QUEUE_TIMEOUT": str(QUEUE_SECONDS),
+    "APC_ENABLED": "1",
+    "APC_DISK_ENABLED": "0",
+}
+"""For every child; the disk tier would keep prompts across a reset and a restart."""
+MISSING = (
+    "The MLX engine needs mlx-vlm, which is not installed. Install it (pip install 'plimsoll[mlx]'), or set "
+    'engine = "auto".'
+)
+
+
+class MlxEngine:
+    """``installed``: whether mlx_vlm can be imported here; it never is in this process."""
+
+    name = "mlx"
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        config_folder: Path,
+        *,
+        load_seconds: float = 600.0,
+        ports: Iterable[int] = MLX_PORTS,
+        installed: bool | None = None,
+    ) -> None:
+        self._ledger = ledger
+        self._config_folder = str(config_folder)
+        self._load_seconds = load_seconds
+        self._ports = tuple(ports)
+        self._installed = find_spec("mlx_vlm") is not None if installed is None else installed
+
+    def plan(self, model: str, facts: ModelFacts, machine: Machine, settings: LaunchSettings) -> LaunchPlan:
+        """What starting ``model`` here would be, with the base that a child is expected to have.
+
+        Raises ``EngineUnavailable`` where mlx-vlm is not installed.
+        """
+        if not self._installed:
+            raise errors.EngineUnavailable(MISSING)
+        budget = mlx_budget(facts, machine.gpu_working_set_bytes, cap=settings.cap, user=settings.window)
+        base = facts.weights_bytes + BASE_BYTES
+        window = window_of(budget, base, settings.cap)
+        path, trained = str(facts.files[0].parent), facts.trained_window
+        return LaunchPlan(
+            model=model,
+            engine=self.name,
+            argv=(
+                "mlx_vlm.server",
+                "--model",
+                path,
+                *(("--max-kv-size", str(trained)) if trained is not None else ()),
+            ),
+            env=environment(machine.environment, self._config_folder, path, trained, facts.kind),
+            window=window,
+            memory=Memory(base, {"weights": facts.weights_bytes, "runtime": BASE_BYTES}, budget),
+            embedding=facts.kind is not ModelKind.CHAT,
+        )
+
+    def at_load(self, machine: Machine, settings: LaunchSettings) -> LaunchSettings:
+        """Nothing to read here; see ``Engine.at_load``."""
+        return settings
+
+    async def start(self, plan: LaunchPlan, progress: Progress) -> Child:
+        """Start it; see ``Engine.start``."""
+        for last in (*[False] * (PORT_TRIES - 1), True):
+            try:
+                return await self._start_once(plan)
+            except (errors.PortTaken, errors.KeyRefused) as error:
+                if last:
+                    raise
+                log.info("%s: trying another port", error.sentence)
+        raise AssertionError("unreachable")
+
+    def landed(self, child: Child, facts: ModelFacts, *, respawned: bool) -> Landed:
+        """See ``Engine.landed``."""
+        return Landed(Law.MLX)
+
+    async def _start_once(self, plan: LaunchPlan) -> MlxChild:
+        started = time.monotonic()
+        key = secrets.token_urlsafe(32)
+        try:
+            port = free_port(self._ports, start=random.randrange(len(self._ports)))  # noqa: S311
+        except NoFreePort as error:
+            raise errors.PortTaken(plan.model, detail=str(error)) from error
+        running = self._spawn(plan, port, key)
+        client = probe.control_client(port)
+        try:
+            await until_ready(
+                _probe(plan, client, running.pid, port, key),
+                running,
+                model=plan.model,
+                seconds=self._load_seconds,
+                tail=lambda: running.tail.text().replace(key, "[key]"),
+                classify=classify,
+            )
+            base = await asyncio.to_thread(anonymous_bytes, running.pid)
+            plan = _measured(plan, base)
+            facts = ChildFacts(await self._bind(plan, client), slots=1)
+        except BaseException:
+            await client.aclose()
+            await running.stop(lifeline=True)
+            raise
+        seconds = time.monotonic() - started
+        log.info("%s serves on port %d (pid %d) after %.1f s", plan.model, port, running.pid, seconds)
+        return MlxChild(running, plan, port, key, facts, seconds, base, client, model_path(plan))
+
+    async def _bind(self, plan: LaunchPlan, client: httpx.AsyncClient) -> int | None:
+        """Hold the child to its bound before anything else; the window that it really enforces."""
+        wanted, trained = plan.window.planned, plan.window.trained
+        if wanted == trained:
+            return trained
+        found = await settings.enforce(client, wanted)
+        sentence = settings.warning(plan.model, wanted, found)
+        if sentence is not None:
+            log.warning("%s", sentence)
+        return found.window or trained if found.known else trained
+
+    def _spawn(self, plan: LaunchPlan, port: int, key: str) -> ChildProcess:
+        def on_line(line: str) -> None:
+            output_log.debug("%s: %s", plan.model, line.replace(key, "[key]"))
+
+        running = process.spawn({**plan.env, KEY: key}, port, on_line)
+        entry = Entry(running.pid, running.create_time, process.executable(), "")
+        self._record(lambda: self._ledger.add(entry))
+        running.died.add_done_callback(lambda _: self._record(lambda: self._ledger.remove(running.pid)))
+        return running
+
+    def _record(self, write: Callable[[], None]) -> None:
+        try:
+            write()
+        except OSError as error:  # a full disk must not keep a model from being served
+            log.warning("the ledger of children cannot be written: %s", error)
+
+
+def model_path(plan: LaunchPlan) -> str:
+    """The directory that the child was given, to the letter."""
+    return plan.argv[plan.argv.index("--model") + 1]
+
+
+def environment(
+    inherited: Mapping[str, str], config_folder: str, path: str, trained: int | None, kind: ModelKind
+) -> dict[str, str]:
+    """The whole environment of a child, with the key left open. Pure."""
+    env = {**{name: inherited[name] for name in sorted(inherited)}, "XDG_CONFIG_HOME": config_folder, **FIXED}
+    if kind is ModelKind.CHAT:  # the others are loaded by their first request, on a route of their own
+        env["MLX_VLM_PRELOAD_MODEL"] = path
+    if trained is not None:
+        env["MAX_KV_SIZE"] = str(trained)
+        env["APC_NUM_BLOCKS"] = str(max(1, trained // BLOCK_TOKENS))
+    return {**env, KEY: PER_SPAWN}
+
+
+def window_of(budget: MlxBudget, base: int | None, cap: int | None) -> Window:
+    """The bound of a child that holds ``base`` bytes after its load, and what it comes from. Pure."""
+    trained, planned = budget.trained, budget.bound(base, cap)
+    if budget.user is not None:
+        if planned is not None and planned < budget.user:
+            reason = f"you asked for {budget.user:,} tokens; the model was trained for {planned:,}"
+            return Window(planned, trained, "model", reason)
+        return Window(planned, trained, "user", f"you set it to {budget.user:,} tokens")
+    free = budget.bound(base, None)
+    if cap is not None and planned is not None and (free is None or planned < free):
+        return Window(planned, trained, "brake", f"lowered to {planned:,} tokens because memory ran short")
+    if trained is None:
+        return Window(planned, None, "model", "the model does not say for how many tokens it was trained")
+    ceiling = budget.ceiling(base)
+    if ceiling is None or ceiling >= trained:
+        return Window(trained, trained, "model", f"the model was trained for {trained:,} tokens")
+    if not budget.exact:
+        reason = f"{planned:,} of {trained:,} tokens, counted as if no layer had a sliding window"
+        return Window(planned, trained, "model", reason)
+    assert base is not None
+    reason = f"memory holds {max(0, ceiling):,} of {trained:,} tokens: {budget.sentence(base)}"
+    return Window(planned, trained, "memory", reason)
+
+
+def _measured(plan: LaunchPlan, base: int | None) -> LaunchPlan:
+    """The plan with the base that the child really has; unreadable: no bound but the user's and the brake's. Pure."""
+    budget = plan.memory.budget
+    assert isinstance(budget, MlxBudget)
+    if base is None:
+        log.warning("what %s holds cannot be read: no bound of memory is applied to it", plan.model)
+    return replace(plan, window=window_of(budget, base, budget.cap))
+
+
+async def _probe(plan: LaunchPlan, client: httpx.AsyncClient, pid: int, port: int, key: str) -> None:
+    """Until it serves: the key goes to nobody before our child is seen to listen."""
+    await probe.until_ours_listens(client, pid, port)
+    probe.trust(client, key)
+    try:
+        await probe.until_healthy(client)
+        path, body = first_request(plan)
+        await probe.first_request(client, path, body)
+    except probe.Refused as error:
+        raise errors.KeyRefused(plan.model, detail=str(error)) from error
+    except probe.NotServing as error:
+        log.warning("%s loaded, but its first request failed: %s", plan.model, error)
+
+
+def first_request(plan: LaunchPlan) -> tuple[str, dict[str, object]]:
+    """The request that proves a child, and compiles what its first answer needs."""
+    if plan.embedding:
+        return "/v1/embeddings", {"model": model_path(plan), "input": "a"}
+    return CHAT, one_token(model_path(plan))

@@ -1,0 +1,180 @@
+"""An MLX server as a child: the handle of one that serves."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import httpx
+
+from engines.child.process import ChildProcess
+from engines.engine import ChildFacts
+from engines.memory.footprint import anonymous_bytes
+from engines.memory.mlx_budget import MlxBudget
+from engines.memory.release import BACK_SECONDS, available_bytes, until_back
+from engines.mlx import settings
+from engines.mlx.prefix_cache import Before, Conversation, Ownership
+from engines.plan import LaunchPlan
+
+log = logging.getLogger(__name__)
+
+CHAT = "/v1/chat/completions"
+RESET = "/v1/cache/reset"
+RESET_SECONDS = 5.0
+"""Bound of a reset (specified)."""
+BARRIER_SECONDS = 30.0
+"""Bound of a one-token request: it waits for the end of an abandoned prefill (1 s after 7,000 tokens, measured)."""
+
+
+@dataclass(slots=True)
+class MlxChild:
+    """An MLX server that serves. The ``Child`` of engines/engine.py, and more: it changes while it runs."""
+
+    process: ChildProcess
+    plan: LaunchPlan
+    port: int
+    key: str
+    facts: ChildFacts
+    load_seconds: float
+    measured_bytes: int | None
+    client: httpx.AsyncClient
+    """For control calls; it has the key."""
+    model_path: str
+    """The only name under which the model may be asked for: any other unloads it."""
+    last_request: int | None = None
+    """Tokens of the last request whose size is known."""
+    _ownership: Ownership = field(default_factory=Ownership)
+    _tidying: asyncio.Task[None] | None = None
+    """A barrier or reset that goes on though the turn that needed it may be gone."""
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self.process.pid
+
+    @property
+    def died(self) -> asyncio.Future[int]:
+        """Done, with the exit code, when the process has ended."""
+        return self.process.died
+
+    @property
+    def tail(self) -> str:
+        """The last lines it printed, its key taken out."""
+        return self.process.tail.text().replace(self.key, "[key]")
+
+    @property
+    def budget(self) -> MlxBudget:
+        """What its bound comes from."""
+        assert isinstance(self.plan.memory.budget, MlxBudget)
+        return self.plan.memory.budget
+
+    @property
+    def planned_window(self) -> int | None:
+        """The bound without a cap, in tokens."""
+        return self.budget.bound(self.measured_bytes, None)
+
+    # --- around a turn ------------------------------------------------------------------------------------------------
+
+    async def begin(self, conversation: Conversation) -> None:
+        """Make the prefix cache this conversation's; call it before the turn's request. Never fails the turn.
+
+        What an earlier turn began, perhaps a cancelled one, is finished first.
+        """
+        if self._tidying is not None:
+            await asyncio.wait({self._tidying})
+        before = self._ownership.before(conversation)
+        if before is Before.NOTHING:
+            self._ownership = self._ownership.owned_by(conversation)
+            return
+        self._tidying = asyncio.create_task(self._tidy(before, conversation))
+        await asyncio.shield(self._tidying)
+
+    def ended(self, *, abandoned: bool, tokens: int | None = None) -> None:
+        """The turn's request is over. ``abandoned``: its stream did not reach its end; ``tokens`` of prompt and
+        answer, where they are known."""
+        if abandoned:
+            self._ownership = self._ownership.left()
+        if tokens is not None:
+            self.last_request = tokens
+
+    async def _tidy(self, before: Before, conversation: Conversation) -> None:
+        barrier = before in {Before.BARRIER, Before.BARRIER_AND_RESET}
+        reset = before in {Before.RESET, Before.BARRIER_AND_RESET}
+        done = (not barrier or await self._barrier()) and (not reset or await self._reset())
+        self._ownership = self._ownership.owned_by(conversation) if done else self._ownership.failed(conversation)
+
+    # --- for the brake ------------------------------------------------------------------------------------------------
+
+    async def set_window(self, cap: int | None) -> bool:
+        """Hold it to a cap, or to the bound without one; whether it does now. ``facts`` follow what it says."""
+        wanted = self.budget.bound(self.measured_bytes, cap)
+        found = await settings.enforce(self.client, wanted)
+        sentence = settings.warning(self.plan.model, wanted, found)
+        if sentence is not None:
+            log.warning("%s", sentence)
+        if not found.known:
+            return False
+        self.facts = replace(self.facts, allocated_window=found.window or self.budget.trained)
+        return found.window == wanted
+
+    async def release(self) -> bool:
+        """Give back the prefix cache and what MLX keeps besides; whether both succeeded."""
+        if self._tidying is not None:
+            await asyncio.wait({self._tidying})
+        done = (not self._ownership.abandoned or await self._barrier()) and await self._reset()
+        self._ownership = self._ownership.emptied() if done else replace(self._ownership, dirty=True)
+        return done and await self._barrier()  # only a request that is not streamed clears MLX's own cache
+
+    # --- its end ------------------------------------------------------------------------------------------------------
+
+    async def stop(self, *, hurry: bool = False) -> None:
+        """Stop it; see ``Child.stop``. The end of its lifeline ends it at once, whatever it streams."""
+        if self._tidying is not None:
+            self._tidying.cancel()
+        if hurry or not self.process.running:
+            await self.process.stop(lifeline=True, hurry=hurry)
+        else:
+            held = await asyncio.to_thread(anonymous_bytes, self.pid)
+            before = available_bytes()
+            await self.process.stop(lifeline=True)
+            if held is not None and not await until_back(before, held):
+                log.warning("the system has not got the memory of %s back in %.0f s", self.plan.model, BACK_SECONDS)
+        await self.client.aclose()
+
+    # --- requests -----------------------------------------------------------------------------------------------------
+
+    async def _barrier(self) -> bool:
+        """One token, awaited and not streamed."""
+        body = one_token(self.model_path)
+        return await self._succeeds("a one-token request", self.client.post(CHAT, json=body, timeout=BARRIER_SECONDS))
+
+    async def _reset(self) -> bool:
+        return await self._succeeds(
+            "a reset of its prefix cache", self.client.post(RESET, json={}, timeout=RESET_SECONDS)
+        )
+
+    async def _succeeds(self, what: str, request: Coroutine[Any, Any, httpx.Response]) -> bool:
+        try:
+            answer = await request
+        except httpx.HTTPError as error:
+            problem = type(error).__name__
+        else:
+            if answer.is_success:
+                return True
+            problem = str(answer.status_code)
+        log.warning("%s failed %s (%s)", self.plan.model, what, problem)
+        return False
+
+
+def one_token(model_path: str) -> dict[str, object]:
+    """The smallest chat; ``context_management``: nothing is to be compacted, ever."""
+    return {
+        "model": model_path,
+        "messages": [{"role": "user", "content": "a"}],
+        "max_tokens": 1,
+        "temperature": 0,
+        "context_management": [],
+    }
