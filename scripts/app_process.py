@@ -76,6 +76,11 @@ def curl_line(base_url: str, model: str, system: str) -> str:
     return f"curl -N {base_url}/chat/completions -H {header} -d {quoted}"
 
 
+def end_on_sigterm() -> None:
+    """Let SIGTERM end us like an exception does, so that the app is stopped on the way out."""
+    signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(KILLED_BY_SIGNAL + signal.SIGTERM))
+
+
 class AppProcess:
     """One run of the app. Its stdout is echoed line by line; its stderr is ours.
 

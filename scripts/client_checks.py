@@ -5,9 +5,7 @@ A client is called with the base URL and a model's id, and passes when it ends w
 
 from __future__ import annotations
 
-import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -15,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import stamps
-from app_process import KILLED_BY_SIGNAL, AppProcess, Ready, app_command
+from app_process import AppProcess, Ready, app_command, end_on_sigterm
 from environment import Venv
 from layout import CLIENT_VENVS, CLIENTS, MODELS, ROOT, VENV
 from steps import SetupError, run_step, say
@@ -94,11 +92,6 @@ def make_tiny_models(folder: Path) -> None:
     for name, words in SCRIPTED.items():
         maker: list[str | Path] = [Venv(VENV).python, "-m", "tests.fixtures.tiny_gguf", folder / f"{name}.gguf"]
         run_step([*maker, "--say", words, "--name", name], "fixtures", f"Making the model {name}", ROOT)
-
-
-def end_on_sigterm() -> None:
-    """Let SIGTERM end us like an exception does, so that the app is stopped on the way out."""
-    signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(KILLED_BY_SIGNAL + signal.SIGTERM))
 
 
 def run_clients(model: str, clients: Sequence[Client] | None = None) -> int:

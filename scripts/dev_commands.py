@@ -20,6 +20,7 @@ from app_process import app_command, has_display, run_in_foreground
 from checks import run_checks
 from client_checks import run_clients
 from environment import Venv
+from frozen import run_frozen
 from layout import BENCH, ROOT, VENV
 from steps import run_main, say
 
@@ -32,6 +33,7 @@ USAGE = """usage: python3 scripts/dev.py COMMAND [ARGUMENTS]
   setup                    what run and test need, and nothing else
   bench [ARGUMENTS]        scripts/bench.py
   clients                  real clients (tests/clients) against the running app
+  frozen                   freeze the app (PyInstaller) and see that it runs an MLX model and leaves nothing
 """
 
 BENCH_MISSING = 2
@@ -106,6 +108,12 @@ def clients(_arguments: Sequence[str]) -> int:
     return run_clients(fetch_demo_model.DEMO.name)
 
 
+def frozen(_arguments: Sequence[str]) -> int:
+    """Freeze and check."""
+    set_up("test", display=True)
+    return run_frozen()
+
+
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "run": run,
     "test": test,
@@ -113,6 +121,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "setup": setup,
     "bench": bench,
     "clients": clients,
+    "frozen": frozen,
 }
 TAKES_ARGUMENTS = frozenset({"run", "test", "bench"})
 

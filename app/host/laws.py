@@ -210,8 +210,16 @@ class SpillLaw:
 class MlxLaw:
     """An MLX child: it gives memory back and takes another window while it runs."""
 
-    def __init__(self, child: Adjustable, ram: Ram) -> None:
+    def __init__(
+        self,
+        child: Adjustable,
+        ram: Ram,
+        *,
+        footprint: Callable[[int], int | None] = anonymous_bytes,
+        settling: float = SETTLING_SECONDS,
+    ) -> None:
         self._child, self._ram = child, ram
+        self._held, self._settling = footprint, settling
         self._paging = TurnPaging(ram)
 
     @property
@@ -261,12 +269,12 @@ class MlxLaw:
         """The lowest footprint over two seconds."""
         seen = [await self._footprint()]
         for _ in range(SETTLING_LOOKS):
-            await asyncio.sleep(SETTLING_SECONDS / SETTLING_LOOKS)
+            await asyncio.sleep(self._settling / SETTLING_LOOKS)
             seen.append(await self._footprint())
         return min((size for size in seen if size is not None), default=None)
 
     async def _footprint(self) -> int | None:
-        return await asyncio.to_thread(anonymous_bytes, self._child.pid)
+        return await asyncio.to_thread(self._held, self._child.pid)
 
 
 def llama_sample(
