@@ -18,17 +18,21 @@ from app.library.names import ModelBroken, ModelNotFound
 
 RETRY_AFTER_SECONDS = 5
 """What a refused client is told to wait (start value)."""
+TAIL_LINES = 20
+TAIL_CHARACTERS = 2000
+"""How much of what a dead server printed last stands in an error."""
 
 
 @dataclass(eq=False)
 class ApiError(Exception):
-    """One refusal. ``numbers`` stand beside the message as values."""
+    """One refusal. ``numbers`` stand beside the message as values, ``tail`` is what a dead server printed last."""
 
     status: int
     code: str
     message: str
     param: str | None = None
     numbers: Mapping[str, int] = field(default_factory=dict)
+    tail: str = ""
 
     def __str__(self) -> str:
         return self.message
@@ -44,6 +48,8 @@ class ApiError(Exception):
         """The JSON body; in a stream it carries the status that could not be sent any more."""
         error: dict[str, Any] = {"message": self.message, "type": self.type, "code": self.code, "param": self.param}
         error.update(self.numbers)
+        if tail := last_lines(self.tail):
+            error["tail"] = tail
         if with_status:
             error["status"] = self.status
         return {"error": error}
@@ -78,7 +84,15 @@ def from_fault(error: Exception) -> ApiError:
 
 def from_unserved(error: Unserved) -> ApiError:
     """The host would not serve the turn."""
-    return ApiError(error.status, error.code, error.sentence)
+    return ApiError(error.status, error.code, error.sentence, tail=error.tail)
+
+
+def last_lines(tail: str) -> str:
+    """The end of it, as much as an error may carry: whole lines, but for one that alone is too long. Pure."""
+    lines = tail.rstrip().splitlines()[-TAIL_LINES:]
+    while len(lines) > 1 and len("\n".join(lines)) > TAIL_CHARACTERS:
+        del lines[0]
+    return "\n".join(lines)[-TAIL_CHARACTERS:]
 
 
 def from_library(error: ModelNotFound | ModelBroken) -> ApiError:

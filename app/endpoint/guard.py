@@ -122,7 +122,7 @@ def cors_headers(origin: str | None) -> dict[str, str]:
         "access-control-allow-origin": origin,
         "vary": "Origin",
         "access-control-expose-headers": "x-plimsoll-model, x-plimsoll-window, x-plimsoll-trained-window, "
-        "x-plimsoll-notice, x-plimsoll-queue-ms, x-plimsoll-load-ms",
+        "x-plimsoll-notice, x-plimsoll-queue-ms, x-plimsoll-load-ms, x-plimsoll-max-tokens",
     }
 
 

@@ -9,12 +9,14 @@ from typing import Any
 
 from aiohttp import web
 
-from app.endpoint.body import encode, read_json
+from app.endpoint.body import read_json
+from app.endpoint.call import CHAT_PATH, COMPLETIONS_PATH
+from app.endpoint.calls import chat_call
 from app.endpoint.connection import CORS
 from app.endpoint.errors import ApiError, from_library
-from app.endpoint.relay import CHAT_PATH, COMPLETIONS_PATH, Call, Relay
+from app.endpoint.mlx.request import CONVERSATION_HEADER
+from app.endpoint.relay import Relay
 from app.endpoint.requests import ChatRequest, Common, CompletionRequest, check, check_media
-from app.endpoint.rewrite import rewrite
 from app.host.host import Host
 from app.host.model import Model
 from app.host.status import ChildStatus
@@ -104,7 +106,8 @@ class OpenAiRoutes:
     async def _answer(
         self, request: web.Request, path: str, body: dict[str, Any], checked: Common, model: Model
     ) -> web.StreamResponse:
-        call = Call(model, path, encode(rewrite(body, model.id)), bool(checked.stream))
+        conversation = request.headers.get(CONVERSATION_HEADER)
+        call = chat_call(model, path, body, stream=bool(checked.stream), conversation=conversation)
         headers = request[CORS]
         if call.stream:
             return await self._relay.stream(request, call, headers)

@@ -6,11 +6,12 @@ from http import HTTPStatus
 
 from aiohttp import web
 
-from app.endpoint.body import encode, read_json
+from app.endpoint.body import read_json
+from app.endpoint.calls import worker_call
 from app.endpoint.connection import CORS
 from app.endpoint.errors import ApiError
 from app.endpoint.openai import OpenAiRoutes
-from app.endpoint.relay import Call, Relay
+from app.endpoint.relay import Relay
 from app.endpoint.requests import EmbeddingRequest, Request, RerankRequest, check
 from app.host.host import Host
 from app.host.model import Model
@@ -44,8 +45,7 @@ class WorkerRoutes:
     ) -> web.StreamResponse:
         body = await read_json(request)
         model = self._worker(check(kind, body).model, wanted)
-        call = Call(model, path, encode({**body, "model": model.id}), stream=False)
-        return await self._relay.whole(call, request[CORS])
+        return await self._relay.whole(worker_call(model, path, body), request[CORS])
 
     def _worker(self, name: str | None, wanted: ModelKind) -> Model:
         """The model that is named, or the one worker of this kind. Raises ``ApiError`` that says which can."""

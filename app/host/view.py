@@ -69,7 +69,9 @@ def held_bytes(running: Running) -> int:
         return 0  # what lies on a card takes nothing from those beside it
     measured = running.child.measured_bytes if running.child is not None else None
     predicted = running.plan.memory.predicted if running.plan is not None else None
-    return (measured if measured is not None else predicted or 0) + running.model.facts.weights_bytes
+    inside = running.plan is not None and "weights" in running.plan.memory.bill  # MLX reads them into memory of its own
+    held = measured if measured is not None else predicted or 0
+    return held if inside else held + running.model.facts.weights_bytes
 
 
 def surplus(running: Running) -> str | None:

@@ -12,7 +12,7 @@ from typing import Any
 from engines.artifact.facts import ModelFacts
 from engines.artifact.kv import kv_bytes_per_layer
 from engines.memory.bill import GIB, in_words
-from engines.memory.grid import floor_of
+from engines.memory.grid import FLOOR
 
 SHARE = 0.9
 """Of Metal's recommended working set that one model may take (specified)."""
@@ -41,7 +41,8 @@ class MlxBudget:
     weights: int
     kv_per_token: int | None
     """None where the shape of the model does not tell (MLA)."""
-    vocabulary: int
+    vocabulary: int | None
+    """Entries; None where no file tells: then nothing is predicted."""
     trained: int | None
     """Tokens."""
     exact: bool
@@ -50,26 +51,30 @@ class MlxBudget:
     """The brake's cap in tokens at the load."""
     user: int | None = None
     """The window that the user set."""
+    other_children: int = 0
+    """What children that stay hold or are predicted to hold."""
 
     @property
     def total(self) -> int | None:
         """What the model may take with everything that it grows by."""
-        return None if self.working_set is None else int(SHARE * self.working_set)
+        return None if self.working_set is None else int(SHARE * self.working_set) - self.other_children
 
     @property
-    def prefill(self) -> int:
-        """What a prefill takes besides its KV cache."""
+    def prefill(self) -> int | None:
+        """What a prefill takes besides its KV cache; None where the vocabulary is not known."""
+        if self.vocabulary is None:
+            return None
         return RUNTIME_BYTES + PREFILL_STEP * self.vocabulary * LOGIT_BYTES
 
     def predict(self, tokens: int) -> int | None:
         """What a conversation of ``tokens`` takes above the base; None where the shape does not tell."""
-        if self.kv_per_token is None:
+        if self.kv_per_token is None or self.prefill is None:
             return None
         return int(FACTOR * (self.prefill + KV_FACTOR * self.kv_per_token * tokens))
 
     def ceiling(self, base: int | None) -> int | None:
         """Tokens at which the child reaches its budget; ``base`` is what it held right after its load."""
-        if self.total is None or base is None or not self.kv_per_token:
+        if self.total is None or base is None or not self.kv_per_token or self.prefill is None:
             return None
         return int(((self.total - base) / FACTOR - self.prefill) / (KV_FACTOR * self.kv_per_token)) - MARGIN_TOKENS
 
@@ -80,17 +85,17 @@ class MlxBudget:
         known = [value for value in (self.ceiling(base), cap) if value is not None]
         if not known:
             return self.trained
-        least = floor_of(self.trained) if self.trained is not None else floor_of(min(known))
-        bound = max(least, min(known))
+        bound = max(FLOOR, min(known))
         return bound if self.trained is None else min(self.trained, bound)
 
     def sentence(self, base: int) -> str:
         """The sum in words."""
         assert self.working_set is not None
-        return (
-            f"{SHARE} × {in_words(self.working_set)} of graphics memory, less {in_words(base)} after its load and "
-            f"{in_words(int(FACTOR * self.prefill))} for a prefill"
-        )
+        assert self.prefill is not None
+        terms = [(self.other_children, "of other models"), (base, "after its load")]
+        less = ", ".join(f"{in_words(size)} {name}" for size, name in terms if size)
+        prefill = in_words(int(FACTOR * self.prefill))
+        return f"{SHARE} × {in_words(self.working_set)} of graphics memory, less {less} and {prefill} for a prefill"
 
     def to_json(self) -> dict[str, Any]:
         """As ``plan --json`` prints it."""
@@ -98,6 +103,7 @@ class MlxBudget:
             "working_set": self.working_set,
             "share": SHARE,
             "weights": self.weights,
+            "other_children": self.other_children,
             "prefill": self.prefill,
             "kv_per_token": self.kv_per_token,
             "kv_factor": KV_FACTOR,
@@ -107,7 +113,12 @@ class MlxBudget:
 
 
 def mlx_budget(
-    facts: ModelFacts, working_set: int | None, *, cap: int | None = None, user: int | None = None
+    facts: ModelFacts,
+    working_set: int | None,
+    *,
+    cap: int | None = None,
+    user: int | None = None,
+    reserved: int = 0,
 ) -> MlxBudget:
     """The budget of a model on this machine."""
     layers = kv_bytes_per_layer(facts)
@@ -115,10 +126,11 @@ def mlx_budget(
         working_set=working_set,
         weights=facts.weights_bytes,
         kv_per_token=None if layers is None else int(sum(layers)),
-        vocabulary=facts.vocabulary or 0,
+        vocabulary=facts.vocabulary,
         trained=facts.trained_window,
         exact=facts.sliding_window is None
         or (facts.trained_window is not None and facts.sliding_window >= facts.trained_window),
         cap=cap,
         user=user,
+        other_children=reserved,
     )

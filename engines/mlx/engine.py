@@ -9,13 +9,16 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
 import httpx
 
 from engines import errors
+from engines.artifact.errors import ArtifactError
 from engines.artifact.facts import ModelFacts, ModelKind
+from engines.artifact.mlx import read_mlx
 from engines.child import probe
 from engines.child.ledger import Entry, Ledger
 from engines.child.ports import MLX_PORTS, NoFreePort, free_port
@@ -27,6 +30,8 @@ from engines.memory.footprint import anonymous_bytes
 from engines.memory.mlx_budget import BASE_BYTES, MlxBudget, mlx_budget
 from engines.mlx import process, settings
 from engines.mlx.failures import classify
+from engines.mlx.main import TOLD
+from engines.mlx.progress import report
 from engines.mlx.server import CHAT, MlxChild, one_token
 from engines.plan import PER_SPAWN, LaunchPlan, LaunchSettings, Memory, Window
 
@@ -41,6 +46,12 @@ QUEUE_SECONDS = 3660
 """How long a prefill may take: the server's own 600 s would cut a long one."""
 BLOCK_TOKENS = 16
 """Of one block of the prefix cache."""
+MODEL_FLAG = {
+    ModelKind.CHAT: "--model",
+    ModelKind.EMBEDDING: "--embedding-model",
+    ModelKind.RERANK: "--reranker-model",
+}
+"""As the server's command line names the model that it is for."""
 FIXED = {
     "HF_HUB_OFFLINE": "1",
     "MLX_TRUST_REMOTE_CODE": "false",
@@ -84,7 +95,13 @@ class MlxEngine:
         """
         if not self._installed:
             raise errors.EngineUnavailable(MISSING)
-        budget = mlx_budget(facts, machine.gpu_working_set_bytes, cap=settings.cap, user=settings.window)
+        budget = mlx_budget(
+            facts,
+            machine.gpu_working_set_bytes,
+            cap=settings.cap,
+            user=settings.window,
+            reserved=settings.reserved_bytes,
+        )
         base = facts.weights_bytes + BASE_BYTES
         window = window_of(budget, base, settings.cap)
         path, trained = str(facts.files[0].parent), facts.trained_window
@@ -93,7 +110,7 @@ class MlxEngine:
             engine=self.name,
             argv=(
                 "mlx_vlm.server",
-                "--model",
+                MODEL_FLAG[facts.kind],
                 path,
                 *(("--max-kv-size", str(trained)) if trained is not None else ()),
             ),
@@ -111,7 +128,7 @@ class MlxEngine:
         """Start it; see ``Engine.start``."""
         for last in (*[False] * (PORT_TRIES - 1), True):
             try:
-                return await self._start_once(plan)
+                return await self._start_once(plan, progress)
             except (errors.PortTaken, errors.KeyRefused) as error:
                 if last:
                     raise
@@ -122,7 +139,7 @@ class MlxEngine:
         """See ``Engine.landed``."""
         return Landed(Law.MLX)
 
-    async def _start_once(self, plan: LaunchPlan) -> MlxChild:
+    async def _start_once(self, plan: LaunchPlan, progress: Progress) -> MlxChild:
         started = time.monotonic()
         key = secrets.token_urlsafe(32)
         try:
@@ -131,6 +148,7 @@ class MlxEngine:
             raise errors.PortTaken(plan.model, detail=str(error)) from error
         running = self._spawn(plan, port, key)
         client = probe.control_client(port)
+        reporting = asyncio.create_task(report(running.pid, plan.memory.predicted or 0, progress))
         try:
             await until_ready(
                 _probe(plan, client, running.pid, port, key),
@@ -142,11 +160,17 @@ class MlxEngine:
             )
             base = await asyncio.to_thread(anonymous_bytes, running.pid)
             plan = _measured(plan, base)
-            facts = ChildFacts(await self._bind(plan, client), slots=1)
+            enforced = await self._bind(plan, client)
+            modalities = await asyncio.to_thread(_modalities, model_path(plan))
         except BaseException:
             await client.aclose()
             await running.stop(lifeline=True)
             raise
+        finally:
+            reporting.cancel()
+        progress(1.0)
+        facts = ChildFacts(enforced, slots=1, modalities=modalities, build=_build())
+        plan = _holding_to(plan, enforced)
         seconds = time.monotonic() - started
         log.info("%s serves on port %d (pid %d) after %.1f s", plan.model, port, running.pid, seconds)
         return MlxChild(running, plan, port, key, facts, seconds, base, client, model_path(plan))
@@ -154,9 +178,7 @@ class MlxEngine:
     async def _bind(self, plan: LaunchPlan, client: httpx.AsyncClient) -> int | None:
         """Hold the child to its bound before anything else; the window that it really enforces."""
         wanted, trained = plan.window.planned, plan.window.trained
-        if wanted == trained:
-            return trained
-        found = await settings.enforce(client, wanted)
+        found = await (settings.read(client) if wanted == trained else settings.enforce(client, wanted))
         sentence = settings.warning(plan.model, wanted, found)
         if sentence is not None:
             log.warning("%s", sentence)
@@ -164,9 +186,14 @@ class MlxEngine:
 
     def _spawn(self, plan: LaunchPlan, port: int, key: str) -> ChildProcess:
         def on_line(line: str) -> None:
+            if line.startswith(TOLD):
+                log.warning("%s: %s", plan.model, line.removeprefix(TOLD))
             output_log.debug("%s: %s", plan.model, line.replace(key, "[key]"))
 
-        running = process.spawn({**plan.env, KEY: key}, port, on_line)
+        try:
+            running = process.spawn({**plan.env, KEY: key}, port, on_line)
+        except OSError as error:
+            raise errors.ExitedWhileLoading(plan.model, detail=f"it cannot be started: {error}") from error
         entry = Entry(running.pid, running.create_time, process.executable(), "")
         self._record(lambda: self._ledger.add(entry))
         running.died.add_done_callback(lambda _: self._record(lambda: self._ledger.remove(running.pid)))
@@ -181,7 +208,7 @@ class MlxEngine:
 
 def model_path(plan: LaunchPlan) -> str:
     """The directory that the child was given, to the letter."""
-    return plan.argv[plan.argv.index("--model") + 1]
+    return plan.argv[2]
 
 
 def environment(
@@ -221,8 +248,31 @@ def window_of(budget: MlxBudget, base: int | None, cap: int | None) -> Window:
     return Window(planned, trained, "memory", reason)
 
 
+def _holding_to(plan: LaunchPlan, enforced: int | None) -> LaunchPlan:
+    """The plan of a child that holds to ``enforced`` tokens, whatever it was sent. Pure."""
+    if enforced == plan.window.planned:
+        return plan
+    reason = "the server did not take the window that it was sent"
+    return replace(plan, window=Window(enforced, plan.window.trained, "model", reason))
+
+
+def _modalities(path: str) -> frozenset[str]:
+    try:
+        return frozenset(read_mlx(Path(path)).modalities)
+    except ArtifactError as error:
+        log.warning("what %s takes besides text cannot be read again: %s", path, error)
+        return frozenset()
+
+
+def _build() -> str | None:
+    try:
+        return f"mlx-vlm {version('mlx-vlm')}"
+    except PackageNotFoundError:  # a bundle may leave the package's description out
+        return None
+
+
 def _measured(plan: LaunchPlan, base: int | None) -> LaunchPlan:
-    """The plan with the base that the child really has; unreadable: no bound but the user's and the brake's. Pure."""
+    """The plan with the base that the child really has; unreadable: no bound but the user's and the brake's."""
     budget = plan.memory.budget
     assert isinstance(budget, MlxBudget)
     if base is None:
@@ -234,6 +284,7 @@ async def _probe(plan: LaunchPlan, client: httpx.AsyncClient, pid: int, port: in
     """Until it serves: the key goes to nobody before our child is seen to listen."""
     await probe.until_ours_listens(client, pid, port)
     probe.trust(client, key)
+    client.headers["connection"] = "close"  # control calls are rare: none may meet a connection that is being closed
     try:
         await probe.until_healthy(client)
         path, body = first_request(plan)
@@ -241,11 +292,16 @@ async def _probe(plan: LaunchPlan, client: httpx.AsyncClient, pid: int, port: in
     except probe.Refused as error:
         raise errors.KeyRefused(plan.model, detail=str(error)) from error
     except probe.NotServing as error:
+        if plan.embedding:  # loaded by that request
+            raise errors.LoadError(plan.model, detail=str(error)) from error
         log.warning("%s loaded, but its first request failed: %s", plan.model, error)
 
 
 def first_request(plan: LaunchPlan) -> tuple[str, dict[str, object]]:
     """The request that proves a child, and compiles what its first answer needs."""
+    path = model_path(plan)
+    if plan.argv[1] == MODEL_FLAG[ModelKind.RERANK]:
+        return "/v1/rerank", {"model": path, "query": "a", "documents": ["a"]}
     if plan.embedding:
-        return "/v1/embeddings", {"model": model_path(plan), "input": "a"}
-    return CHAT, one_token(model_path(plan))
+        return "/v1/embeddings", {"model": path, "input": "a"}
+    return CHAT, one_token(path)

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import sys
+import threading
+import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
 
 import psutil
 
 from engines.child.output import OutputTail, drain
 from engines.child.process import ChildProcess
 from engines.mlx.main import Launch, run
+
+REAPED_SECONDS = 0.01
+"""Between two looks at an exit code that another thread has fetched and not yet stored."""
 
 
 class Lifeline:
@@ -38,8 +46,9 @@ class Spawned:
     def wait(self) -> int:
         """Block until it has ended; its exit code, negative for a signal."""
         self._process.join()
-        assert self._process.exitcode is not None
-        return self._process.exitcode
+        while (code := self._process.exitcode) is None:  # another start reaps it too, and is about to say so
+            time.sleep(REAPED_SECONDS)
+        return code
 
 
 def executable() -> str:
@@ -71,4 +80,31 @@ def spawn(environment: Mapping[str, str], port: int, on_line: Callable[[str], No
 
     reader = drain(os.fdopen(os.dup(from_child.fileno()), "rb"), keep)
     from_child.close()
-    return ChildProcess(Spawned(process, Lifeline(held.close)), [reader], tail)
+    running = ChildProcess(Spawned(process, Lifeline(held.close)), [reader], tail)
+    running.died.add_done_callback(lambda _: let_tracker_go())
+    return running
+
+
+def let_tracker_go() -> None:
+    """End the helper process that multiprocessing starts beside a spawn, once nobody holds it any more.
+
+    It would stay as long as we do. Children that still run keep it until they end; the next spawn starts another. Call
+    it on the thread that spawns.
+    """
+    if sys.platform == "win32":
+        return
+    from multiprocessing import resource_tracker
+
+    tracker: Any = resource_tracker._resource_tracker
+    with tracker._lock:
+        descriptor, pid = tracker._fd, tracker._pid
+        tracker._fd = tracker._pid = None
+    if descriptor is not None:
+        os.close(descriptor)
+    if pid is not None:
+        threading.Thread(target=_bury, args=(pid,), name="tracker-wait", daemon=True).start()
+
+
+def _bury(pid: int) -> None:
+    with suppress(ChildProcessError):  # multiprocessing did it
+        os.waitpid(pid, 0)

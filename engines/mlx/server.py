@@ -47,7 +47,7 @@ class MlxChild:
     last_request: int | None = None
     """Tokens of the last request whose size is known."""
     _ownership: Ownership = field(default_factory=Ownership)
-    _tidying: asyncio.Task[None] | None = None
+    _tidying: asyncio.Task[Any] | None = None
     """A barrier or reset that goes on though the turn that needed it may be gone."""
 
     @property
@@ -121,9 +121,14 @@ class MlxChild:
         return found.window == wanted
 
     async def release(self) -> bool:
-        """Give back the prefix cache and what MLX keeps besides; whether both succeeded."""
+        """Give back the prefix cache and what MLX keeps besides; whether both succeeded. Survives cancellation."""
         if self._tidying is not None:
             await asyncio.wait({self._tidying})
+        releasing = asyncio.create_task(self._release())
+        self._tidying = releasing
+        return await asyncio.shield(releasing)
+
+    async def _release(self) -> bool:
         done = (not self._ownership.abandoned or await self._barrier()) and await self._reset()
         self._ownership = self._ownership.emptied() if done else replace(self._ownership, dirty=True)
         return done and await self._barrier()  # only a request that is not streamed clears MLX's own cache

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import httpx
-
-log = logging.getLogger(__name__)
 
 PATH = "/v1/settings"
 KEY = "max_kv_size"
@@ -35,9 +32,9 @@ class Enforced:
 
 def confirms(answer: object, wanted: int) -> bool:
     """Whether the answer to a PATCH says that ``wanted`` holds now; refused values come with 200 too. Pure."""
-    if not isinstance(answer, Mapping) or KEY in _mapping(answer.get("rejected")):
+    if not isinstance(answer, Mapping):
         return False
-    return said(answer) == (True, wanted or None)
+    return _mapping(answer.get("applied")).get(KEY) == wanted and said(answer) == (True, wanted or None)
 
 
 def said(answer: object) -> tuple[bool, int | None]:
@@ -61,12 +58,18 @@ async def enforce(client: httpx.AsyncClient, wanted: int | None) -> Enforced:
         problem = str(answer.status_code)
     except (httpx.HTTPError, ValueError) as error:
         problem = type(error).__name__
+    return replace(await read(client), confirmed=False, problem=problem)
+
+
+async def read(client: httpx.AsyncClient) -> Enforced:
+    """What the child holds to. Never raises for what the child does."""
     try:
         answer = await client.get(PATH, timeout=SETTINGS_SECONDS)
         known, window = said(answer.json()) if answer.is_success else (False, None)
-    except (httpx.HTTPError, ValueError):
-        known, window = False, None
-    return Enforced(known, window, confirmed=False, problem=problem)
+        problem = "" if known else str(answer.status_code)
+    except (httpx.HTTPError, ValueError) as error:
+        known, window, problem = False, None, type(error).__name__
+    return Enforced(known, window, confirmed=known, problem=problem)
 
 
 def warning(model: str, wanted: int | None, found: Enforced) -> str | None:

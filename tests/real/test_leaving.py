@@ -6,11 +6,13 @@ import asyncio
 import json
 import socket
 from collections.abc import Awaitable
+from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
+from tests.fixtures.natures import NATURES, Nature
 from tests.fixtures.running import GEMMA, Running, chat, gemma
 from tests.fixtures.waiting import until
 
@@ -41,17 +43,24 @@ def ask(app: Running, model: str, text: str = "Hi", **more: Any) -> asyncio.Task
     return asyncio.create_task(go())
 
 
+def with_endless(start: Any, tmp_path: Path, nature: Nature) -> Running:
+    app: Running = start(models=(nature.models(tmp_path / "models", "endless"),), settings=nature.settings)
+    return app
+
+
+@pytest.mark.parametrize("nature", NATURES)
 @pytest.mark.parametrize("streamed", [True, False])
-async def test_while_generating(start: Any, streamed: bool) -> None:
-    app: Running = start()
+async def test_while_generating(start: Any, tmp_path: Path, nature: Nature, streamed: bool) -> None:
+    app = with_endless(start, tmp_path, nature)
     asking = ask(app, "endless", stream=streamed)
     await until(lambda: [c["busy"] for c in app.status()["children"]] == [1])
     await leave(asking)
     await next_answer(app, "endless")
 
 
-async def test_while_queued(start: Any) -> None:
-    app: Running = start()
+@pytest.mark.parametrize("nature", NATURES)
+async def test_while_queued(start: Any, tmp_path: Path, nature: Nature) -> None:
+    app = with_endless(start, tmp_path, nature)
     first = ask(app, "endless")
     await until(lambda: [c["busy"] for c in app.status()["children"]] == [1])
     second = ask(app, "endless")

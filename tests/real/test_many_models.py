@@ -11,12 +11,12 @@ import httpx
 import pytest
 
 from tests.fixtures import tiny_gguf
+from tests.fixtures.natures import NATURES, Nature
 from tests.fixtures.running import JSON, Running, chat
 from tests.fixtures.waiting import is_gone, until
 
 pytestmark = pytest.mark.real
 
-ROUNDS = 10
 ROTATION_SECONDS = float(os.environ.get("PLIMSOLL_ROTATION_SECONDS", "15"))
 """How long six clients rotate three models; the issue's five minutes are run by hand."""
 
@@ -29,8 +29,8 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-async def say(client: httpx.AsyncClient, model: str, *, stream: bool = False) -> str:
-    answer = await client.post("/v1/chat/completions", json=chat(model, stream=stream))
+async def say(client: httpx.AsyncClient, model: str, *, stream: bool = False, **more: Any) -> str:
+    answer = await client.post("/v1/chat/completions", json=chat(model, stream=stream, **more))
     assert answer.status_code == 200, answer.text
     assert answer.headers["x-plimsoll-model"] == model
     return answer.text if stream else str(answer.json()["choices"][0]["message"]["content"]).strip()
@@ -40,15 +40,17 @@ def loads(app: Running) -> int:
     return app.log().count(" serves on port ")
 
 
-async def test_two_models_with_room_for_one_and_three_requests_each(start: Any, models: Path) -> None:
-    app: Running = start(models=(models,))
+@pytest.mark.parametrize("nature", NATURES)
+async def test_two_models_with_room_for_one_and_three_requests_each(start: Any, tmp_path: Path, nature: Nature) -> None:
+    app: Running = start(models=(nature.models(tmp_path / "two", "one", "two"),), settings=nature.settings)
     async with app.client() as client:
-        await say(client, "one")
-        for round_ in range(ROUNDS):
+        says = {model: await say(client, model, **nature.limit) for model in ("two", "one")}
+        for round_ in range(nature.rounds):
             before = loads(app)
             other, same = ("two", "one") if round_ % 2 == 0 else ("one", "two")
-            answers = await asyncio.gather(*(say(client, m) for m in (same, other, same, other, same, other)))
-            assert sorted(answers) == sorted([f"I am model {m}." for m in (same, other)] * 3)
+            asked = (same, other, same, other, same, other)
+            answers = await asyncio.gather(*(say(client, model, **nature.limit) for model in asked))
+            assert answers == [says[model] for model in asked]
             assert loads(app) - before <= 2  # each model is loaded once at most, whichever came first
     assert app.notices() == []
 
@@ -60,23 +62,26 @@ async def test_cold_requests_for_two_models_make_two_loads(start: Any, models: P
     assert loads(app) == 2
 
 
-async def test_eight_cold_requests_make_one_child(start: Any, models: Path) -> None:
-    app: Running = start(models=(models,))
+@pytest.mark.parametrize("nature", NATURES)
+async def test_eight_cold_requests_make_one_child(start: Any, tmp_path: Path, nature: Nature) -> None:
+    app: Running = start(models=(nature.models(tmp_path / "one", "one"),), settings=nature.settings)
     async with app.client() as client:
-        await asyncio.gather(*(say(client, "one") for _ in range(8)))
+        await asyncio.gather(*(say(client, "one", **nature.limit) for _ in range(8)))
     assert loads(app) == 1
 
 
-async def test_a_pinned_model_stays_and_the_other_is_told_which(start: Any, models: Path) -> None:
-    app: Running = start(models=(models,), settings='pinned = ["one"]\nidle_seconds = 1\n')
+@pytest.mark.parametrize("nature", NATURES)
+async def test_a_pinned_model_stays_and_the_other_is_told_which(start: Any, tmp_path: Path, nature: Nature) -> None:
+    settings = f'{nature.settings}pinned = ["one"]\nidle_seconds = 1\n'
+    app: Running = start(models=(nature.models(tmp_path / "two", "one", "two"),), settings=settings)
     async with app.client() as client:
-        await say(client, "one")
+        first = await say(client, "one", **nature.limit)
         for stream in (False, True):
             refused = await client.post("/v1/chat/completions", json=chat("two", stream=stream))
             assert refused.status_code == 409
             assert refused.json()["error"]["code"] == "model_pinned"
             assert "one is pinned" in refused.json()["error"]["message"]
-        assert await say(client, "one") == "I am model one."
+        assert await say(client, "one", **nature.limit) == first
     assert loads(app) == 1
 
 

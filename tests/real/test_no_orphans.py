@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from engines.child.ledger import MARKER
+from tests.fixtures.natures import NATURES, Nature
 from tests.fixtures.running import GEMMA, Running, chat, gemma
 from tests.fixtures.waiting import is_gone, until, until_gone
 
@@ -58,9 +59,20 @@ async def test_sigkill_while_idle(start: Any, round_: int) -> None:
     await until_gone(child.pid)
 
 
-@pytest.mark.parametrize("round_", range(ROUNDS))
-async def test_sigkill_while_generating(start: Any, round_: int) -> None:
-    app: Running = start()
+def with_endless(start: Any, tmp_path: Path, nature: Nature) -> Running:
+    app: Running = start(models=(nature.models(tmp_path / "models", "endless"),), settings=nature.settings)
+    return app
+
+
+@pytest.mark.parametrize("nature", NATURES)
+async def test_sigkill_while_generating(tmp_path: Path, nature: Nature) -> None:
+    models = nature.models(tmp_path / "models", "endless")
+    for round_ in range(nature.rounds):
+        with Running(tmp_path / f"home{round_}", (models,), settings=nature.settings) as app:
+            await sigkill_while_generating(app)
+
+
+async def sigkill_while_generating(app: Running) -> None:
     answer = await generating(app)
     (child,) = app.children()
     app.process.kill()
@@ -82,8 +94,11 @@ async def test_sigkill_while_loading(start: Any, round_: int) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_a_signal_while_generating_ends_everything_in_order(start: Any, number: int) -> None:
-    app: Running = start()
+@pytest.mark.parametrize("nature", NATURES)
+async def test_a_signal_while_generating_ends_everything_in_order(
+    start: Any, tmp_path: Path, nature: Nature, number: int
+) -> None:
+    app = with_endless(start, tmp_path, nature)
     lines: list[str] = []
     begun = asyncio.Event()
 
@@ -121,8 +136,11 @@ async def test_a_signal_while_loading_ends_everything_in_order(start: Any) -> No
     assert is_gone(entry["pid"])
 
 
-async def test_a_child_killed_in_mid_stream_is_an_error_event_and_the_next_request_is_answered(start: Any) -> None:
-    app: Running = start()
+@pytest.mark.parametrize("nature", NATURES)
+async def test_a_child_killed_in_mid_stream_is_an_error_event_and_the_next_request_is_answered(
+    start: Any, tmp_path: Path, nature: Nature
+) -> None:
+    app = with_endless(start, tmp_path, nature)
     lines: list[str] = []
     async with app.client() as client:
         async with client.stream("POST", "/v1/chat/completions", json=chat("endless", stream=True)) as response:
@@ -140,7 +158,7 @@ async def test_a_child_killed_in_mid_stream_is_an_error_event_and_the_next_reque
         assert (error["code"], error["status"]) == ("worker_crashed", 502)
         (notice,) = app.notices()
         assert notice["kind"] == "worker_crashed"
-        assert notice["numbers"] == {"exit_code": -9}
+        assert notice["numbers"]["exit_code"] == -9
         after = await client.post("/v1/chat/completions", json=chat("endless", max_tokens=3))
         assert after.status_code == 200
         assert after.headers["x-plimsoll-notice"] == "worker_crashed"

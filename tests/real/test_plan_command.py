@@ -117,7 +117,7 @@ async def test_endpoint_names_the_running_one(start: Any) -> None:
     [
         ("prot = 1", "port"),
         ("port = [", "line 1"),
-        ('engine = "mlx"', "MLX engine is not built yet"),
+        ('engine = "tpu"', '"mlx"'),
         ('llama_server = "/no/such"', "/no/such"),
     ],
 )

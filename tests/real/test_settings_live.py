@@ -25,7 +25,7 @@ def test_what_acts_at_the_next_start_keeps_its_value() -> None:
     before = Settings(port=27190, engine="cpu")
     after = Settings(port=27191, engine="mlx", window=8192, idle_seconds=5)
     assert acting(before, after) == Settings(port=27190, engine="cpu", window=8192, idle_seconds=5)
-    assert {"engine", "host", "port", "llama_server", "load_seconds"} == AT_THE_NEXT_START
+    assert {"engine", "gpu_working_set_gib", "host", "port", "llama_server", "load_seconds"} == AT_THE_NEXT_START
 
 
 async def test_a_key_holds_at_once_and_a_window_at_the_next_load(start: Any) -> None:

@@ -42,6 +42,28 @@ def test_in_a_stream_the_same_body_carries_the_status() -> None:
     assert json.loads(data.removeprefix("data: ")) == {"error": {**error.body()["error"], "status": 503}}
 
 
+@pytest.mark.parametrize(
+    ("tail", "kept"),
+    [
+        ("one\ntwo\n\n", "one\ntwo"),
+        ("\n".join(str(line) for line in range(30)), "\n".join(str(line) for line in range(10, 30))),
+        ("\n".join("x" * 300 for _ in range(20)), "\n".join("x" * 300 for _ in range(6))),
+        ("a" * 5 + "b" * 2000, "b" * 2000),
+    ],
+)
+def test_the_last_lines_of_a_dead_server_stand_in_the_error(tail: str, kept: str) -> None:
+    error = errors.from_unserved(Unserved("worker_crashed", 502, "It ended.", tail))
+    assert error.body()["error"]["tail"] == kept
+    head, data, *_ = error.event().decode().split("\n")
+    assert head == "event: error"
+    assert json.loads(data.removeprefix("data: "))["error"]["tail"] == kept
+
+
+@pytest.mark.parametrize("tail", ["", "\n \n"])
+def test_without_last_lines_there_is_no_tail(tail: str) -> None:
+    assert "tail" not in errors.from_unserved(Unserved("waited_too_long", 503, "Ask later.", tail)).body()["error"]
+
+
 def llama(status: int, message: str, kind: str = "server_error", **more: object) -> tuple[int, bytes]:
     return status, json.dumps({"error": {"code": status, "message": message, "type": kind, **more}}).encode()
 

@@ -13,9 +13,10 @@ import httpx
 import pytest
 from aiohttp import web
 
-from app.endpoint import relay
-from app.endpoint.relay import CHAT_PATH, COMPLETIONS_PATH
+from app.endpoint import relay, upstream
+from app.endpoint.call import CHAT_PATH, COMPLETIONS_PATH
 from app.endpoint.stream import StreamAnswer
+from app.endpoint.turn_facts import wait_text
 from app.host.refused import Unserved
 from app.host.status import NoticeStatus
 from app.host.turn import WaitView
@@ -53,7 +54,7 @@ Waiting = Callable[[WaitView], Awaitable[None]] | None
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(relay, "LAST_WORDS_SECONDS", 0.05)
+    monkeypatch.setattr(upstream, "LAST_WORDS_SECONDS", 0.05)
 
 
 async def ask(setting: Setting, path: str = CHAT_PATH, *, stream: bool = True) -> httpx.Response:
@@ -370,4 +371,4 @@ async def test_a_fault_of_ours_after_the_commit_is_an_event_and_stands_in_the_lo
     ],
 )
 def test_what_a_waiting_client_reads(view: WaitView, text: str) -> None:
-    assert relay.wait_text(MODEL, view) == text
+    assert wait_text(MODEL, view) == text

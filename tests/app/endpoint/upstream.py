@@ -11,7 +11,9 @@ from typing import Any
 
 from aiohttp import web
 
-from app.endpoint.relay import CHAT_PATH, COMPLETIONS_PATH, Call, Relay
+from app.endpoint.call import CHAT_PATH, COMPLETIONS_PATH, Call
+from app.endpoint.relay import Relay
+from app.endpoint.workers import EMBEDDINGS_PATH, RERANK_PATH
 from app.host.model import Model
 from app.host.refused import Unserved
 from app.host.status import NoticeStatus
@@ -118,8 +120,36 @@ class Setting:
     bodies: list[bytes]
 
 
+MakeCall = Callable[[web.Request, bytes], Call]
+
+
+def plain_call(request: web.Request, body: bytes) -> Call:
+    """A call to a llama-server, its body as the client sent it."""
+    return Call(MODEL, request.path, body, json.loads(body)["stream"])
+
+
 @asynccontextmanager
-async def relaying(answer: Answer | None, **host: Any) -> AsyncIterator[Setting]:
+async def relay_to(host: FakeHost, make_call: MakeCall) -> AsyncIterator[int]:
+    """A relay to the host's child, for clients on the port."""
+    fake: Any = host
+    relay = Relay(fake)
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        call = make_call(request, await request.read())
+        return await (relay.stream(request, call, {"x-own": "1"}) if call.stream else relay.whole(call, {"x-own": "1"}))
+
+    try:
+        routes = [web.post(path, handler) for path in (CHAT_PATH, COMPLETIONS_PATH, EMBEDDINGS_PATH, RERANK_PATH)]
+        async with serving(*routes) as port:
+            yield port
+    finally:
+        await relay.close()
+
+
+@asynccontextmanager
+async def relaying(
+    answer: Answer | None, make_call: MakeCall = plain_call, child: type[FakeChild] = FakeChild, **host: Any
+) -> AsyncIterator[Setting]:
     """Serve ``/v1/...`` through a relay; without an answer nobody listens on the child's port."""
     requests: list[web.Request] = []
     bodies: list[bytes] = []
@@ -134,20 +164,12 @@ async def relaying(answer: Answer | None, **host: Any) -> AsyncIterator[Setting]
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
-    child = FakeChild(int(runner.addresses[0][1]))
+    child_port = int(runner.addresses[0][1])
     if answer is None:
         await site.stop()
-    fake: Any = FakeHost(child, **host)
-    relay = Relay(fake)
-
-    async def handler(request: web.Request) -> web.StreamResponse:
-        body = await request.read()
-        call = Call(MODEL, request.path, body, json.loads(body)["stream"])
-        return await (relay.stream(request, call, {"x-own": "1"}) if call.stream else relay.whole(call, {"x-own": "1"}))
-
+    fake = FakeHost(child(child_port), **host)
     try:
-        async with serving(web.post(CHAT_PATH, handler), web.post(COMPLETIONS_PATH, handler)) as port:
+        async with relay_to(fake, make_call) as port:
             yield Setting(fake, port, requests, bodies)
     finally:
-        await relay.close()
         await runner.cleanup()

@@ -1,0 +1,82 @@
+"""A call to a llama-server: its bytes travel as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+import aiohttp
+
+from app.endpoint.call import Call
+from app.endpoint.errors import from_child
+from app.endpoint.stream import DONE, ERROR_STARTS, EVENT_END, StreamAnswer, split_events
+from app.endpoint.turn_facts import reduced_from
+from app.endpoint.upstream import lost, or_broken, post
+from app.host.turn import Turn
+
+
+class LlamaTalk:
+    """One call, in its turn."""
+
+    def __init__(self, session: aiohttp.ClientSession, call: Call, turn: Turn) -> None:
+        self._session, self._call, self._turn = session, call, turn
+
+    async def open(self) -> aiohttp.ClientResponse:
+        """As ``Talk``."""
+        upstream = await self._post().__aenter__()
+        if upstream.status != HTTPStatus.OK:
+            raise from_child(upstream.status, await upstream.read(), reduced_from=reduced_from(self._turn))
+        return upstream
+
+    async def pump(
+        self, upstream: aiohttp.ClientResponse, answer: StreamAnswer, extra: Mapping[str, Any] | None
+    ) -> None:
+        """Pass the child's events on, unchanged, until its stream is complete; ``extra`` stands before the last."""
+        turn = self._turn
+        turn.broken.add_done_callback(lambda _: upstream.close())
+        rest, ended = b"", False
+        async for data in upstream.content.iter_any():
+            events, rest = split_events(rest + data)
+            plain = b"".join(events)
+            if not stands_out(plain):  # nearly always: one write for all that came at once
+                await answer.events(plain)
+                continue
+            for event in events:
+                if event.startswith(ERROR_STARTS):
+                    raise from_child(HTTPStatus.INTERNAL_SERVER_ERROR, event.split(b": ", 1)[1], begun=True)
+                if event == DONE and extra is not None:
+                    await answer.object(extra)
+                ended = ended or event == DONE
+                await answer.events(event)
+        if not ended:
+            raise await lost(turn, None)
+
+    async def whole(self) -> bytes:
+        """As ``Talk``."""
+        async with self._post() as upstream:
+            data = await or_broken(upstream.read(), self._turn)
+        if upstream.status != HTTPStatus.OK:
+            raise from_child(upstream.status, data, reduced_from=reduced_from(self._turn))
+        return data
+
+    def headers(self) -> Mapping[str, str]:
+        """As ``Talk``: none."""
+        return {}
+
+    def told(self) -> Mapping[str, Any]:
+        """As ``Talk``: nothing."""
+        return {}
+
+    def close(self) -> None:
+        """As ``Talk``: there is nothing to tell."""
+
+    def _post(self) -> aiohttp.client._RequestContextManager:
+        return post(self._session, self._turn, self._call.path, self._call.body)
+
+
+def stands_out(events: bytes) -> bool:
+    """Whether one of these events is an error or the end of the stream. Pure."""
+    return (
+        events.startswith(ERROR_STARTS) or DONE in events or any(EVENT_END + start in events for start in ERROR_STARTS)
+    )

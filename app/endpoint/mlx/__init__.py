@@ -1,0 +1,1 @@
+"""How an MLX server is spoken to, so that a client notices no difference."""

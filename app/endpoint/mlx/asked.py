@@ -1,0 +1,32 @@
+"""What a client asked of an MLX child, as far as we do it ourselves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engines.mlx.prefix_cache import Conversation
+
+
+@dataclass(frozen=True, slots=True)
+class ChatAsked:
+    """Of a chat."""
+
+    conversation: Conversation
+    """Whose history it is: decides whether the child's prefix cache is kept."""
+    budget: int | None = None
+    """Tokens the answer may have; None is until the window is full."""
+    stops: tuple[str, ...] = ()
+    """The answer ends before the first of them."""
+    usage: bool = False
+    """Whether a streaming client wants the chunk that counts tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerAsked:
+    """Of an embedding or rerank model."""
+
+    base64: bool = False
+    """Whether vectors are wanted as base64 of little-endian float32."""
+
+
+Asked = ChatAsked | WorkerAsked

@@ -1,0 +1,51 @@
+"""A call to an MLX child that embeds or reranks: in one piece."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any, NoReturn
+
+import aiohttp
+
+from app.endpoint.call import Call
+from app.endpoint.mlx.asked import WorkerAsked
+from app.endpoint.mlx.refusal import refused
+from app.endpoint.mlx.worker import answer
+from app.endpoint.upstream import or_broken, post
+from app.host.turn import Turn
+
+
+class WorkerTalk:
+    """One call, in its turn. Fulfils ``Talk``; it never streams."""
+
+    def __init__(self, session: aiohttp.ClientSession, call: Call, asked: WorkerAsked, turn: Turn) -> None:
+        self._session, self._call, self._asked, self._turn = session, call, asked, turn
+
+    async def open(self) -> NoReturn:
+        """Not asked: no route of these streams."""
+        raise AssertionError(f"{self._call.path} does not stream")
+
+    async def pump(self, *_: object) -> NoReturn:
+        """Not asked: no route of these streams."""
+        raise AssertionError(f"{self._call.path} does not stream")
+
+    async def whole(self) -> bytes:
+        """As ``Talk``."""
+        call = self._call
+        async with post(self._session, self._turn, call.path, call.body) as upstream:
+            data = await or_broken(upstream.read(), self._turn)
+        if upstream.status != HTTPStatus.OK:
+            raise refused(upstream.status, data, call.model)
+        return answer(data, call.model, self._asked)
+
+    def headers(self) -> Mapping[str, str]:
+        """As ``Talk``: none."""
+        return {}
+
+    def told(self) -> Mapping[str, Any]:
+        """As ``Talk``: nothing."""
+        return {}
+
+    def close(self) -> None:
+        """As ``Talk``: there is nothing to tell."""
