@@ -195,7 +195,7 @@ class Host:
             view.child_status(
                 self._schedule.children[r.id],
                 brake=self._brake.status(r.model.id) if self._brake is not None else BrakeStatus(),
-                plan=r.plan,
+                plan=r.child.plan if r.child is not None else r.plan,  # an MLX child's changes while it runs
                 child=r.child,
                 progress=r.progress,
                 stopping=r.stop is not None,

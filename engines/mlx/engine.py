@@ -29,11 +29,12 @@ from engines.machine import Machine
 from engines.memory.footprint import anonymous_bytes
 from engines.memory.mlx_budget import BASE_BYTES, MlxBudget, mlx_budget
 from engines.mlx import process, settings
+from engines.mlx.bound import holding_to, window_of
 from engines.mlx.failures import classify
 from engines.mlx.main import TOLD
 from engines.mlx.progress import report
 from engines.mlx.server import CHAT, MlxChild, one_token
-from engines.plan import PER_SPAWN, LaunchPlan, LaunchSettings, Memory, Window
+from engines.plan import PER_SPAWN, LaunchPlan, LaunchSettings, Memory
 
 log = logging.getLogger(__name__)
 output_log = logging.getLogger("child")
@@ -170,7 +171,7 @@ class MlxEngine:
             reporting.cancel()
         progress(1.0)
         facts = ChildFacts(enforced, slots=1, modalities=modalities, build=_build())
-        plan = _holding_to(plan, enforced)
+        plan = holding_to(plan, enforced)
         seconds = time.monotonic() - started
         log.info("%s serves on port %d (pid %d) after %.1f s", plan.model, port, running.pid, seconds)
         return MlxChild(running, plan, port, key, facts, seconds, base, client, model_path(plan))
@@ -222,38 +223,6 @@ def environment(
         env["MAX_KV_SIZE"] = str(trained)
         env["APC_NUM_BLOCKS"] = str(max(1, trained // BLOCK_TOKENS))
     return {**env, KEY: PER_SPAWN}
-
-
-def window_of(budget: MlxBudget, base: int | None, cap: int | None) -> Window:
-    """The bound of a child that holds ``base`` bytes after its load, and what it comes from. Pure."""
-    trained, planned = budget.trained, budget.bound(base, cap)
-    if budget.user is not None:
-        if planned is not None and planned < budget.user:
-            reason = f"you asked for {budget.user:,} tokens; the model was trained for {planned:,}"
-            return Window(planned, trained, "model", reason)
-        return Window(planned, trained, "user", f"you set it to {budget.user:,} tokens")
-    free = budget.bound(base, None)
-    if cap is not None and planned is not None and (free is None or planned < free):
-        return Window(planned, trained, "brake", f"lowered to {planned:,} tokens because memory ran short")
-    if trained is None:
-        return Window(planned, None, "model", "the model does not say for how many tokens it was trained")
-    ceiling = budget.ceiling(base)
-    if ceiling is None or ceiling >= trained:
-        return Window(trained, trained, "model", f"the model was trained for {trained:,} tokens")
-    if not budget.exact:
-        reason = f"{planned:,} of {trained:,} tokens, counted as if no layer had a sliding window"
-        return Window(planned, trained, "model", reason)
-    assert base is not None
-    reason = f"memory holds {max(0, ceiling):,} of {trained:,} tokens: {budget.sentence(base)}"
-    return Window(planned, trained, "memory", reason)
-
-
-def _holding_to(plan: LaunchPlan, enforced: int | None) -> LaunchPlan:
-    """The plan of a child that holds to ``enforced`` tokens, whatever it was sent. Pure."""
-    if enforced == plan.window.planned:
-        return plan
-    reason = "the server did not take the window that it was sent"
-    return replace(plan, window=Window(enforced, plan.window.trained, "model", reason))
 
 
 def _modalities(path: str) -> frozenset[str]:

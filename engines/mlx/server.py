@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from engines.memory.footprint import anonymous_bytes
 from engines.memory.mlx_budget import MlxBudget
 from engines.memory.release import BACK_SECONDS, available_bytes, until_back
 from engines.mlx import settings
+from engines.mlx.bound import holding_to, window_of
 from engines.mlx.prefix_cache import Before, Conversation, Ownership
 from engines.plan import LaunchPlan
 
@@ -47,8 +48,9 @@ class MlxChild:
     last_request: int | None = None
     """Tokens of the last request whose size is known."""
     _ownership: Ownership = field(default_factory=Ownership)
-    _tidying: asyncio.Task[Any] | None = None
-    """A barrier or reset that goes on though the turn that needed it may be gone."""
+    _step: asyncio.Task[bool] | None = None
+    """A reset, release or bound that goes on though the turn that needed it may be gone."""
+    _stopping: asyncio.Task[None] | None = None
 
     @property
     def pid(self) -> int:
@@ -83,14 +85,7 @@ class MlxChild:
 
         What an earlier turn began, perhaps a cancelled one, is finished first.
         """
-        if self._tidying is not None:
-            await asyncio.wait({self._tidying})
-        before = self._ownership.before(conversation)
-        if before is Before.NOTHING:
-            self._ownership = self._ownership.owned_by(conversation)
-            return
-        self._tidying = asyncio.create_task(self._tidy(before, conversation))
-        await asyncio.shield(self._tidying)
+        await self._through(lambda: self._tidy(conversation))
 
     def ended(self, *, abandoned: bool, tokens: int | None = None) -> None:
         """The turn's request is over. ``abandoned``: its stream did not reach its end; ``tokens`` of prompt and
@@ -100,16 +95,24 @@ class MlxChild:
         if tokens is not None:
             self.last_request = tokens
 
-    async def _tidy(self, before: Before, conversation: Conversation) -> None:
+    async def _tidy(self, conversation: Conversation) -> bool:
+        before = self._ownership.before(conversation)
         barrier = before in {Before.BARRIER, Before.BARRIER_AND_RESET}
         reset = before in {Before.RESET, Before.BARRIER_AND_RESET}
         done = (not barrier or await self._barrier()) and (not reset or await self._reset())
         self._ownership = self._ownership.owned_by(conversation) if done else self._ownership.failed(conversation)
+        return done
 
     # --- for the brake ------------------------------------------------------------------------------------------------
 
     async def set_window(self, cap: int | None) -> bool:
-        """Hold it to a cap, or to the bound without one; whether it does now. ``facts`` follow what it says."""
+        """Hold it to a cap, or to the bound without one; whether it does now. ``facts`` follow what it says.
+
+        Survives cancellation: else the child would hold to a window that nobody knows of.
+        """
+        return await self._through(lambda: self._set_window(cap))
+
+    async def _set_window(self, cap: int | None) -> bool:
         wanted = self.budget.bound(self.measured_bytes, cap)
         found = await settings.enforce(self.client, wanted)
         sentence = settings.warning(self.plan.model, wanted, found)
@@ -117,16 +120,15 @@ class MlxChild:
             log.warning("%s", sentence)
         if not found.known:
             return False
-        self.facts = replace(self.facts, allocated_window=found.window or self.budget.trained)
+        enforced = found.window or self.budget.trained
+        self.facts = replace(self.facts, allocated_window=enforced)
+        plan = replace(self.plan, window=window_of(self.budget, self.measured_bytes, cap))
+        self.plan = holding_to(plan, enforced)
         return found.window == wanted
 
     async def release(self) -> bool:
         """Give back the prefix cache and what MLX keeps besides; whether both succeeded. Survives cancellation."""
-        if self._tidying is not None:
-            await asyncio.wait({self._tidying})
-        releasing = asyncio.create_task(self._release())
-        self._tidying = releasing
-        return await asyncio.shield(releasing)
+        return await self._through(self._release)
 
     async def _release(self) -> bool:
         done = (not self._ownership.abandoned or await self._barrier()) and await self._reset()
@@ -137,8 +139,16 @@ class MlxChild:
 
     async def stop(self, *, hurry: bool = False) -> None:
         """Stop it; see ``Child.stop``. The end of its lifeline ends it at once, whatever it streams."""
-        if self._tidying is not None:
-            self._tidying.cancel()
+        if hurry and self._stopping is not None:  # that one may be waiting for the system to have the memory back
+            await self.process.stop(lifeline=True, hurry=True)
+            return
+        if self._stopping is None:
+            self._stopping = asyncio.create_task(self._stop(hurry=hurry))
+        await asyncio.shield(self._stopping)
+
+    async def _stop(self, *, hurry: bool) -> None:
+        if self._step is not None:
+            self._step.cancel()
         if hurry or not self.process.running:
             await self.process.stop(lifeline=True, hurry=hurry)
         else:
@@ -151,8 +161,20 @@ class MlxChild:
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
+    async def _through(self, step: Callable[[], Coroutine[Any, Any, bool]]) -> bool:
+        """Take a step once the one before is done, whatever becomes of the caller; False where a stop cuts it short."""
+        while self._step is not None and not self._step.done():
+            await asyncio.wait({self._step})
+        if self._stopping is not None:
+            return False
+        taken = self._step = asyncio.create_task(step())
+        await asyncio.wait({taken})  # not awaited itself: a stop that cancels it must not look like one of the caller
+        return not taken.cancelled() and taken.result()
+
     async def _barrier(self) -> bool:
         """One token, awaited and not streamed."""
+        if self.plan.embedding:  # it streams nothing, and a chat would load its model a second time
+            return True
         body = one_token(self.model_path)
         return await self._succeeds("a one-token request", self.client.post(CHAT, json=body, timeout=BARRIER_SECONDS))
 

@@ -99,8 +99,8 @@ def test_a_client_without_a_lock_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("code", "passed", "said"),
     [
-        ("import sys; assert sys.argv[1:] == ['http://x/v1', 'm']", True, "a: passed"),
-        ("raise SystemExit(5)", False, "a: FAILED with status 5"),
+        ("import sys; assert sys.argv[1:] == ['http://x/v1', 'm', 'cpu']", True, "a, cpu: passed"),
+        ("raise SystemExit(5)", False, "a, cpu: FAILED with status 5"),
     ],
 )
 def test_a_client_gets_address_and_model_and_its_status_counts(tmp_path, capfd, code, passed, said):

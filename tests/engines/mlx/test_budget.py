@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from engines.artifact.facts import ModelFacts
 from engines.memory.bill import GIB
 from engines.memory.mlx_budget import BASE_BYTES, MlxBudget, mlx_budget
-from engines.mlx.engine import window_of
+from engines.mlx.bound import window_of
 from tests.fixtures.facts import facts
 
 KV = 2 * 36 * 8 * 128 * 2
