@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -10,10 +12,11 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.fixtures.natures import NO_MLX
 from tests.fixtures.running import Running, chat
-from tests.fixtures.tiny_mlx import make_tiny_mlx_text
+from tests.fixtures.tiny_mlx import make_tiny_mlx_text, make_tiny_mlx_vision
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, NO_MLX]
 
 WINDOW = 4096
 """The floor of every window: a shorter one is the model's."""
@@ -101,3 +104,38 @@ async def test_an_abandoned_answer_does_not_hold_the_next(client: httpx.AsyncCli
     following = await client.post("/v1/chat/completions", json={**body, "stream": False, "max_tokens": 3})
     assert following.status_code == 200, following.text
     assert following.json()["usage"]["completion_tokens"] == 3
+
+
+def picture(red: int) -> dict[str, Any]:
+    """A part of a message: a small PNG of one colour, as a data URL."""
+    from PIL import Image  # comes with mlx-vlm
+
+    data = io.BytesIO()
+    Image.new("RGB", (56, 56), (red, 0, 0)).save(data, "PNG")
+    return {
+        "type": "image_url",
+        "image_url": {"url": "data:image/png;base64," + base64.b64encode(data.getvalue()).decode()},
+    }
+
+
+async def test_a_vision_model_is_given_the_picture_and_a_path_is_refused(start: Any, tmp_path: Path) -> None:
+    make_tiny_mlx_vision(tmp_path / "models" / "seeing", trained_window=WINDOW)
+    app: Running = start(models=(tmp_path / "models",), settings='engine = "mlx"\n')
+    async with app.client() as client:
+        (row,) = (await client.get("/v1/models")).json()["data"]
+        assert "vision" in row["capabilities"] or "image" in row["capabilities"], row
+
+        async def ask(*parts: dict[str, Any], **more: Any) -> httpx.Response:
+            content = [{"type": "text", "text": "What is it?"}, *parts]
+            body = {"messages": [{"role": "user", "content": content}], "max_tokens": 4, "temperature": 0, **more}
+            return await client.post("/v1/chat/completions", json=body)
+
+        blind, seeing = await ask(), await ask(picture(255))
+        assert blind.status_code == 200, blind.text
+        assert seeing.status_code == 200, seeing.text
+        assert seeing.json()["usage"]["prompt_tokens"] > blind.json()["usage"]["prompt_tokens"]
+        streamed = await ask(picture(255), stream=True)
+        assert "data: [DONE]" in streamed.text
+        for url in ("/etc/hostname", "file:///etc/hostname", "http://127.0.0.1:9/x.png"):
+            refused = await ask({"type": "image_url", "image_url": {"url": url}})
+            assert refused.status_code == 400, url

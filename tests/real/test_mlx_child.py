@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import textwrap
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -25,22 +22,30 @@ import psutil
 import pytest
 import pytest_asyncio
 
-from engines import errors
 from engines.artifact.mlx import read_mlx
 from engines.child import probe
-from engines.child.ledger import Ledger, is_ours, look
-from engines.engine import Progress
-from engines.machine import Machine
+from engines.child.ledger import is_ours, look
 from engines.memory.bill import GIB, MIB
 from engines.memory.footprint import anonymous_bytes
 from engines.memory.mlx_budget import mlx_budget
 from engines.mlx import engine as engine_module
 from engines.mlx import settings
-from engines.mlx.engine import MlxEngine
-from engines.mlx.prefix_cache import Conversation, conversation_of
 from engines.mlx.server import MlxChild
-from engines.plan import LaunchPlan, LaunchSettings
-from tests.fixtures.mlx_proxy import Break, Proxy, proxy_to
+from tests.fixtures.mlx_proxy import Break, proxy_to
+from tests.fixtures.mlx_world import (
+    CHAT,
+    GET,
+    PATCH,
+    RESET,
+    TRAINED,
+    World,
+    behind,
+    body,
+    chat,
+    current,
+    make_world,
+    talk,
+)
 from tests.fixtures.waiting import is_gone, until, until_gone
 
 pytestmark = [
@@ -49,53 +54,14 @@ pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
 ]
 REPOSITORY = Path(__file__).parents[2]
-TRAINED = 8192
 CEILING = 5000
 BASE = 100 * MIB
 """What the child is said to hold: the real base moves by more than the tiny model's tokens weigh."""
-PATCH, GET, RESET, CHAT = "PATCH /v1/settings", "GET /v1/settings", "POST /v1/cache/reset", "POST /v1/chat/completions"
-
-
-def nothing(_: float) -> None:
-    """Progress that nobody looks at."""
-
-
-@dataclass(frozen=True)
-class World:
-    """Where the children of this module live."""
-
-    folder: Path
-    model: Path
-    ledger: Ledger
-
-    def engine(self, **options: Any) -> MlxEngine:
-        return MlxEngine(self.ledger, self.folder / "config", **options)
-
-    def plan(self, *, working_set: int | None = None, model: Path | None = None, **known: Any) -> LaunchPlan:
-        """A plan for a model; ``known`` are launch settings."""
-        home = {"PATH": os.environ["PATH"], "HOME": str(self.folder), "TMPDIR": str(self.folder)}
-        machine = Machine("Linux", "x86_64", 16 * GIB, 2, mlx=True, environment=home, gpu_working_set_bytes=working_set)
-        facts = read_mlx(self.model)
-        facts = replace(facts, files=((model or self.model) / "model.safetensors",))
-        return self.engine().plan("tiny", facts, machine, LaunchSettings(**known))
-
-    def pids(self) -> set[int]:
-        """Of the children that the ledger names."""
-        return {entry.pid for entry in self.ledger._read()}
-
-    async def child(self, plan: LaunchPlan, progress: Progress = nothing, **options: Any) -> MlxChild:
-        child = await self.engine(**options).start(plan, progress)
-        assert isinstance(child, MlxChild)
-        return child
 
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> World:
-    from tests.fixtures.tiny_mlx import make_tiny_mlx_text
-
-    folder = tmp_path_factory.mktemp("mlx")
-    model = make_tiny_mlx_text(folder / "model", trained_window=TRAINED, layers=4, kv_heads=4)
-    return World(folder, model, Ledger(folder / "workers.json"))
+    return make_world(tmp_path_factory.mktemp("mlx"))
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -118,28 +84,6 @@ def working_set_for(world: World, ceiling: int) -> int:
     while replace(budget, working_set=size).ceiling(BASE) != ceiling:
         size += 64
     return size
-
-
-@asynccontextmanager
-async def behind(child: MlxChild) -> AsyncIterator[Proxy]:
-    """A proxy between the handle's control calls and its child."""
-    async with proxy_to(child.port) as proxy:
-        direct = child.client
-        child.client = httpx.AsyncClient(
-            base_url=f"http://127.0.0.1:{proxy.port}",
-            trust_env=False,
-            headers={"authorization": f"Bearer {child.key}", "connection": "close"},
-        )
-        try:
-            yield proxy
-        finally:
-            await child.client.aclose()
-            child.client = direct
-
-
-def body(child: MlxChild, messages: list[dict[str, str]], **others: Any) -> dict[str, Any]:
-    fixed = {"model": child.model_path, "temperature": 0, "max_tokens": 4, "context_management": []}
-    return {**fixed, "messages": messages, **others}
 
 
 async def post(child: MlxChild, asked: dict[str, Any]) -> httpx.Response:
@@ -165,26 +109,9 @@ async def begins(child: MlxChild, asked: dict[str, Any]) -> int:
             return answer.status_code
 
 
-async def current(child: MlxChild) -> dict[str, Any]:
-    """What the child says of its settings, asked past any proxy."""
-    async with httpx.AsyncClient(trust_env=False, timeout=10) as client:
-        headers = {"authorization": f"Bearer {child.key}"}
-        answer = await client.get(f"http://127.0.0.1:{child.port}/v1/settings", headers=headers)
-        return dict(answer.json()["current"])
-
-
-def chat(*contents: str) -> list[dict[str, str]]:
-    roles = ("system", "user", "assistant", "user")
-    return [{"role": role, "content": content} for role, content in zip(roles, contents, strict=False)]
-
-
 SYSTEM = "You are a sailor who answers in a word. " * 10
 ONE, ONE_ON = chat(SYSTEM, "port?"), chat(SYSTEM, "port?", "left", "starboard?")
 TWO = chat(SYSTEM, "bow?")
-
-
-def talk(child: MlxChild, messages: list[dict[str, str]]) -> Conversation:
-    return conversation_of(body(child, messages), None)
 
 
 # --- the bound --------------------------------------------------------------------------------------------------------
@@ -477,7 +404,7 @@ def alone(folder: Path, world: World, then: str) -> Path:
             from pathlib import Path
             sys.path.insert(0, {str(REPOSITORY)!r})
             from engines.child.ledger import Ledger
-            from tests.real.test_mlx_child import World
+            from tests.fixtures.mlx_world import World
 
             async def main():
                 folder = Path({str(folder)!r})
@@ -494,81 +421,3 @@ def alone(folder: Path, world: World, then: str) -> Path:
         )
     )
     return program
-
-
-# --- failures ---------------------------------------------------------------------------------------------------------
-
-
-async def fails(world: World, plan: LaunchPlan, kind: type[errors.LoadError], **options: Any) -> errors.LoadError:
-    """A load that fails with an error of exactly this type, and leaves nothing."""
-    with pytest.raises(errors.LoadError) as caught:
-        await world.child(plan, **options)
-    assert type(caught.value) is kind, (caught.value.sentence, caught.value.tail[-2000:])
-    return caught.value
-
-
-async def test_a_folder_without_a_model(world: World, tmp_path: Path) -> None:
-    error = await fails(world, world.plan(model=tmp_path), errors.ModelFileMissing)
-    assert "Application startup failed" in error.tail
-
-
-async def test_a_model_of_an_unknown_kind(world: World, tmp_path: Path) -> None:
-    copy(world.model, tmp_path)
-    known = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps(known | {"model_type": "frobnicate"}))
-    error = await fails(world, world.plan(model=tmp_path), errors.ArchitectureUnknown)
-    assert "frobnicate" in error.sentence
-
-
-async def test_a_model_that_was_cut_short(world: World, tmp_path: Path) -> None:
-    copy(world.model, tmp_path)
-    weights = tmp_path / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:5000])
-    await fails(world, world.plan(model=tmp_path), errors.ModelFileTruncated)
-
-
-async def test_a_port_that_is_taken(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        monkeypatch.setattr(engine_module, "free_port", lambda ports, start: taken.getsockname()[1])
-        began = time.monotonic()
-        await fails(world, world.plan(), errors.PortTaken)
-        assert time.monotonic() - began < 6, "three tries, none of which loads a model"
-
-
-async def test_a_child_that_is_killed_while_it_loads(world: World) -> None:
-    before = world.pids()
-    loading = asyncio.create_task(world.child(world.plan()))
-    await until(lambda: world.pids() - before)
-    (pid,) = world.pids() - before
-    os.kill(pid, signal.SIGKILL)
-    with pytest.raises(errors.KilledWhileLoading):
-        await loading
-
-
-async def test_a_load_that_takes_too_long(world: World) -> None:
-    before = world.pids()
-    await fails(world, world.plan(), errors.LoadTimedOut, load_seconds=0.5)
-    assert world.pids() == before
-
-
-async def test_a_cancelled_load_leaves_nothing(world: World) -> None:
-    before = world.pids()
-    loading = asyncio.create_task(world.child(world.plan()))
-    await until(lambda: world.pids() - before)
-    (pid,) = world.pids() - before
-    loading.cancel()
-    await asyncio.wait({loading})
-    assert loading.cancelled()
-    assert is_gone(pid)
-
-
-async def test_an_embedding_model_that_cannot_be_loaded_is_a_failed_load(world: World) -> None:
-    plan = world.plan()
-    env = {name: value for name, value in plan.env.items() if name != "MLX_VLM_PRELOAD_MODEL"}
-    argv = (plan.argv[0], "--embedding-model", str(world.folder / "absent"))
-    await fails(world, replace(plan, argv=argv, env=env, embedding=True), errors.LoadError)
-
-
-def copy(model: Path, folder: Path) -> None:
-    for file in model.iterdir():
-        (folder / file.name).write_bytes(file.read_bytes())

@@ -27,6 +27,10 @@ class WorkerAsked:
 
     base64: bool = False
     """Whether vectors are wanted as base64 of little-endian float32."""
+    long: tuple[str, ...] = ()
+    """Texts to embed that the child may cut without a word: each is counted alone before."""
+    limit: int = 0
+    """Tokens of one text that the child takes."""
 
 
 Asked = ChatAsked | WorkerAsked

@@ -19,6 +19,13 @@ FIELDS = ("input", "query", "documents", "top_n", "instruction", "return_documen
 """What the child is given of a request; ``encoding_format`` is ours, since it ignores it."""
 
 
+MOST_TOKENS = 8192
+"""Of one text: what is longer mlx_vlm cuts without a word (server/embeddings.py, 0.7.10), at its tokenizer's own limit
+if that is less."""
+SPECIAL_TOKENS = 8
+"""What a tokenizer may add to a text, whose every other token is a byte at least."""
+
+
 def rewrite(body: Mapping[str, Any], model: Model) -> dict[str, Any]:
     """The body for the child. Raises ``ApiError`` for tokens instead of texts."""
     given = body.get("input")
@@ -33,9 +40,34 @@ def rewrite(body: Mapping[str, Any], model: Model) -> dict[str, Any]:
     return {**kept, "model": child_name(model)}
 
 
-def worker_asked(body: Mapping[str, Any]) -> WorkerAsked:
+def worker_asked(body: Mapping[str, Any], model: Model) -> WorkerAsked:
     """What we have to do ourselves for this request."""
-    return WorkerAsked(base64=body.get("encoding_format") == "base64")
+    limit = min(model.facts.trained_window or MOST_TOKENS, MOST_TOKENS)
+    given = body.get("input")
+    texts = [given] if isinstance(given, str) else given if isinstance(given, list) else []
+    long = tuple(text for text in texts if isinstance(text, str) and len(text.encode()) + SPECIAL_TOKENS > limit)
+    return WorkerAsked(body.get("encoding_format") == "base64", long, limit)
+
+
+def counted(data: bytes, asked: WorkerAsked) -> None:
+    """Raise ``ApiError`` where the child's answer to one long text says that it may have cut it."""
+    try:
+        tokens = int(json.loads(data)["usage"]["prompt_tokens"])
+    except (ValueError, TypeError, KeyError):
+        raise unreadable() from None
+    if tokens >= asked.limit:
+        raise ApiError(
+            HTTPStatus.BAD_REQUEST,
+            "context_length_exceeded",
+            f"A text has {asked.limit:,} tokens or more, and this model takes less than that at once. Split it.",
+            "input",
+            {"prompt_tokens": tokens, "context_window": asked.limit},
+        )
+
+
+def with_input(body: bytes, text: str) -> bytes:
+    """The request for one text alone."""
+    return json.dumps({**json.loads(body), "input": text}, ensure_ascii=False).encode()
 
 
 def answer(data: bytes, model: Model, asked: WorkerAsked) -> bytes:

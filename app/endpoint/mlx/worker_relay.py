@@ -11,7 +11,7 @@ import aiohttp
 from app.endpoint.call import Call
 from app.endpoint.mlx.asked import WorkerAsked
 from app.endpoint.mlx.refusal import refused
-from app.endpoint.mlx.worker import answer
+from app.endpoint.mlx.worker import answer, counted, with_input
 from app.endpoint.upstream import or_broken, post
 from app.host.turn import Turn
 
@@ -33,11 +33,17 @@ class WorkerTalk:
     async def whole(self) -> bytes:
         """As ``Talk``."""
         call = self._call
-        async with post(self._session, self._turn, call.path, call.body) as upstream:
+        for text in self._asked.long:
+            counted(await self._answer(with_input(call.body, text)), self._asked)
+        return answer(await self._answer(call.body), call.model, self._asked)
+
+    async def _answer(self, body: bytes) -> bytes:
+        call = self._call
+        async with post(self._session, self._turn, call.path, body) as upstream:
             data = await or_broken(upstream.read(), self._turn)
         if upstream.status != HTTPStatus.OK:
             raise refused(upstream.status, data, call.model)
-        return answer(data, call.model, self._asked)
+        return data
 
     def headers(self) -> Mapping[str, str]:
         """As ``Talk``: none."""

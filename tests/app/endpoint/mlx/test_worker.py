@@ -5,11 +5,15 @@ from __future__ import annotations
 import base64
 import json
 import struct
+from dataclasses import replace
 from typing import Any
 
 import httpx
 import pytest
+from aiohttp import web
 
+from app.endpoint.call import Call
+from app.endpoint.calls import worker_call
 from app.endpoint.errors import ApiError
 from app.endpoint.mlx.asked import WorkerAsked
 from app.endpoint.mlx.worker import answer, rewrite, worker_asked
@@ -77,6 +81,28 @@ def test_an_unreadable_answer_is_said(data: bytes) -> None:
 
 
 def test_base64_is_asked_of_us() -> None:
-    assert worker_asked({"encoding_format": "base64"}).base64
-    assert not worker_asked({"encoding_format": "float"}).base64
-    assert not worker_asked({}).base64
+    assert worker_asked({"encoding_format": "base64"}, MODEL).base64
+    assert not worker_asked({"encoding_format": "float"}, MODEL).base64
+    assert not worker_asked({}, MODEL).base64
+
+
+@pytest.mark.parametrize(("tokens", "status"), [(8191, 200), (8192, 400)])
+async def test_a_text_that_the_child_would_cut_is_refused_before(tokens: int, status: int) -> None:
+    usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+    child = refuses(200, json.dumps({**EMBEDDED, "usage": usage}).encode())
+    model = replace(MODEL, facts=replace(MODEL.facts, trained_window=131_072))
+    long = "word " * 4000
+
+    def as_called(request: web.Request, body: bytes) -> Call:
+        return worker_call(model, EMBEDDINGS_PATH, json.loads(body))
+
+    async with relaying(child, as_called) as setting:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{setting.port}", trust_env=False) as client:
+            response = await client.post(EMBEDDINGS_PATH, json={"input": ["short", long]})
+    assert response.status_code == status
+    assert json.loads(setting.bodies[0])["input"] == long  # counted alone
+    if status == 400:
+        error = response.json()["error"]
+        assert (error["code"], error["context_window"]) == ("context_length_exceeded", 8192)
+    else:
+        assert json.loads(setting.bodies[1])["input"] == ["short", long]
