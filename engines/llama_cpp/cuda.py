@@ -15,11 +15,12 @@ from pathlib import Path
 
 from engines.artifact.facts import ModelFacts, ModelKind
 from engines.child.environment import planned_environment
+from engines.child.served import ServedChild
 from engines.engine import Child, Landed, Law, Progress
 from engines.errors import EngineUnavailable, GpuOutOfMemory, ServerMissing
 from engines.llama_cpp import arguments
 from engines.llama_cpp.output import read_output
-from engines.llama_cpp.server import Launcher, LlamaServer
+from engines.llama_cpp.server import Launcher
 from engines.machine import Machine
 from engines.memory.grid import floor_of, padded
 from engines.memory.window import plan_window
@@ -144,7 +145,7 @@ class CudaEngine:
             held = vram.loaded.dedicated if vram.loaded is not None else None
         elif plan.device is not None:
             held = self._nvml.process_bytes(plan.device, child.pid).value
-        assert isinstance(child, LlamaServer)
+        assert isinstance(child, ServedChild)
         child.measured_bytes = held
         if (lost := flash_lost(plan, child.tail)) is not None:
             log.warning("%s", lost)

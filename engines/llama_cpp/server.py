@@ -9,7 +9,6 @@ import secrets
 import time
 import uuid
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 from engines import errors
 from engines.child import probe
@@ -20,58 +19,16 @@ from engines.child.parent_death import ParentDeath
 from engines.child.ports import LLAMA_PORTS, NoFreePort, free_port
 from engines.child.process import ChildProcess
 from engines.child.readiness import until_ready
+from engines.child.served import ServedChild, on_another_port
 from engines.engine import ChildFacts, Progress
 from engines.llama_cpp.lifeline import load_progress
 from engines.llama_cpp.properties import read_properties
 from engines.memory.footprint import anonymous_bytes
-from engines.memory.release import BACK_SECONDS, available_bytes, until_back
 from engines.plan import LaunchPlan
 
 log = logging.getLogger(__name__)
 output_log = logging.getLogger("child")
 """Every line that a child prints."""
-
-PORT_TRIES = 3
-"""Another program may take a port between our choice and the child's bind."""
-
-
-@dataclass(slots=True)
-class LlamaServer:
-    """A llama-server that serves. The ``Child`` of engines/engine.py."""
-
-    process: ChildProcess
-    plan: LaunchPlan
-    port: int
-    key: str
-    facts: ChildFacts
-    load_seconds: float
-    measured_bytes: int | None
-
-    @property
-    def pid(self) -> int:
-        """Process id."""
-        return self.process.pid
-
-    @property
-    def died(self) -> asyncio.Future[int]:
-        """Done, with the exit code, when the process has ended."""
-        return self.process.died
-
-    @property
-    def tail(self) -> str:
-        """The last lines it printed, its key taken out."""
-        return self.process.tail.text().replace(self.key, "[key]")
-
-    async def stop(self, *, hurry: bool = False) -> None:
-        """Stop it; see ``Child.stop``. Close your own connections first: with one open SIGTERM hangs for 30 s."""
-        if hurry or not self.process.running:
-            await self.process.stop(lifeline=True, hurry=hurry)
-            return
-        held = await asyncio.to_thread(anonymous_bytes, self.pid)
-        before = available_bytes()
-        await self.process.stop(lifeline=True)
-        if held is not None and not await until_back(before, held):
-            log.warning("the system has not got the memory of %s back within %.0f s", self.plan.model, BACK_SECONDS)
 
 
 class Launcher:
@@ -90,18 +47,11 @@ class Launcher:
         self._load_seconds = load_seconds
         self._ports = tuple(ports)
 
-    async def start(self, plan: LaunchPlan, progress: Progress) -> LlamaServer:
+    async def start(self, plan: LaunchPlan, progress: Progress) -> ServedChild:
         """Start ``plan`` and wait until it serves. Raises ``EngineError``; then nothing of it runs any more."""
-        for last in (*[False] * (PORT_TRIES - 1), True):
-            try:
-                return await self._start_once(plan, progress)
-            except (errors.PortTaken, errors.KeyRefused) as error:
-                if last:
-                    raise
-                log.info("%s: trying another port", error.sentence)
-        raise AssertionError("unreachable")
+        return await on_another_port(lambda: self._start_once(plan, progress))
 
-    async def _start_once(self, plan: LaunchPlan, progress: Progress) -> LlamaServer:
+    async def _start_once(self, plan: LaunchPlan, progress: Progress) -> ServedChild:
         started = time.monotonic()
         key, marker = secrets.token_urlsafe(32), uuid.uuid4().hex
         try:
@@ -117,7 +67,7 @@ class Launcher:
             raise
         seconds = time.monotonic() - started
         log.info("%s serves on port %d (pid %d) after %.1f s", plan.model, port, process.pid, seconds)
-        return LlamaServer(process, plan, port, key, facts, seconds, measured)
+        return ServedChild(process, plan, port, key, facts, seconds, measured)
 
     def _spawn(self, plan: LaunchPlan, port: int, key: str, marker: str, progress: Progress) -> ChildProcess:
         loop = asyncio.get_running_loop()

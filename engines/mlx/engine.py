@@ -24,6 +24,7 @@ from engines.child.ledger import Entry, Ledger
 from engines.child.ports import MLX_PORTS, NoFreePort, free_port
 from engines.child.process import ChildProcess
 from engines.child.readiness import until_ready
+from engines.child.served import on_another_port
 from engines.engine import Child, ChildFacts, Landed, Law, Progress
 from engines.machine import Machine
 from engines.memory.footprint import anonymous_bytes
@@ -41,8 +42,6 @@ output_log = logging.getLogger("child")
 """Every line that a child prints."""
 
 KEY = "MLX_VLM_SERVER_API_KEY"
-PORT_TRIES = 3
-"""Another program may take a port between our choice and the child's bind."""
 QUEUE_SECONDS = 3660
 """How long a prefill may take: the server's own 600 s would cut a long one."""
 BLOCK_TOKENS = 16
@@ -127,14 +126,7 @@ class MlxEngine:
 
     async def start(self, plan: LaunchPlan, progress: Progress) -> Child:
         """Start it; see ``Engine.start``."""
-        for last in (*[False] * (PORT_TRIES - 1), True):
-            try:
-                return await self._start_once(plan, progress)
-            except (errors.PortTaken, errors.KeyRefused) as error:
-                if last:
-                    raise
-                log.info("%s: trying another port", error.sentence)
-        raise AssertionError("unreachable")
+        return await on_another_port(lambda: self._start_once(plan, progress))
 
     def landed(self, child: Child, facts: ModelFacts, *, respawned: bool) -> Landed:
         """See ``Engine.landed``."""

@@ -10,15 +10,11 @@ from typing import Any
 
 import httpx
 
-from engines.child.process import ChildProcess
-from engines.engine import ChildFacts
-from engines.memory.footprint import anonymous_bytes
+from engines.child.served import ServedChild
 from engines.memory.mlx_budget import MlxBudget
-from engines.memory.release import BACK_SECONDS, available_bytes, until_back
 from engines.mlx import settings
 from engines.mlx.bound import holding_to, window_of
 from engines.mlx.prefix_cache import Before, Conversation, Ownership
-from engines.plan import LaunchPlan
 
 log = logging.getLogger(__name__)
 
@@ -31,16 +27,9 @@ BARRIER_SECONDS = 30.0
 
 
 @dataclass(slots=True)
-class MlxChild:
-    """An MLX server that serves. The ``Child`` of engines/engine.py, and more: it changes while it runs."""
+class MlxChild(ServedChild):
+    """An MLX server that serves. It does more than other children: it changes while it runs."""
 
-    process: ChildProcess
-    plan: LaunchPlan
-    port: int
-    key: str
-    facts: ChildFacts
-    load_seconds: float
-    measured_bytes: int | None
     client: httpx.AsyncClient
     """For control calls; it has the key."""
     model_path: str
@@ -51,21 +40,6 @@ class MlxChild:
     _step: asyncio.Task[bool] | None = None
     """A reset, release or bound that goes on though the turn that needed it may be gone."""
     _stopping: asyncio.Task[None] | None = None
-
-    @property
-    def pid(self) -> int:
-        """Process id."""
-        return self.process.pid
-
-    @property
-    def died(self) -> asyncio.Future[int]:
-        """Done, with the exit code, when the process has ended."""
-        return self.process.died
-
-    @property
-    def tail(self) -> str:
-        """The last lines it printed, its key taken out."""
-        return self.process.tail.text().replace(self.key, "[key]")
 
     @property
     def budget(self) -> MlxBudget:
@@ -149,14 +123,7 @@ class MlxChild:
     async def _stop(self, *, hurry: bool) -> None:
         if self._step is not None:
             self._step.cancel()
-        if hurry or not self.process.running:
-            await self.process.stop(lifeline=True, hurry=hurry)
-        else:
-            held = await asyncio.to_thread(anonymous_bytes, self.pid)
-            before = available_bytes()
-            await self.process.stop(lifeline=True)
-            if held is not None and not await until_back(before, held):
-                log.warning("the system has not got the memory of %s back in %.0f s", self.plan.model, BACK_SECONDS)
+        await ServedChild.stop(self, hurry=hurry)
         await self.client.aclose()
 
     # --- requests -----------------------------------------------------------------------------------------------------

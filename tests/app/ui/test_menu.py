@@ -33,6 +33,7 @@ from app.ui.entries import (
     StartWithSystem,
     Submenu,
     Tone,
+    UseCpu,
     shortened,
     shortened_inside,
 )
@@ -182,6 +183,15 @@ def test_recent_notices_are_the_newest_in_the_time_of_the_place():
     assert len(recent.entries) == RECENT_NOTICES
     assert recent.entries[0] == Label("02:29 notice 29")
     assert recent.entries[-1] == Label("02:20 notice 20")
+
+
+@pytest.mark.parametrize("closing", [False, True])
+def test_a_doubted_engine_is_red_and_one_click_from_the_cpu(closing):
+    engine = EngineStatus("cuda", "1 NVIDIA GPU found", "cpu")
+    entries = menu(replace(view(status=Status(engine, (), (), ())), closing=closing))
+    at = entries.index(Label("Engine: CUDA — 1 NVIDIA GPU found", Tone.RED))
+    assert entries[at + 1] == Action("Use the CPU engine instead", UseCpu(), not closing)
+    assert not [e for e in menu(view()) if isinstance(e, Action) and e.intent == UseCpu()]
 
 
 def test_an_engine_without_a_reason_is_just_named():

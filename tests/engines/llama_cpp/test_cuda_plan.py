@@ -257,6 +257,9 @@ def test_a_machine_without_a_card_is_told_so(engine: CudaEngine) -> None:
     none = replace(MACHINE, nvidia_gpus=0, gpus=(), gpu_problem="NVML: Driver Not Loaded")
     with pytest.raises(EngineUnavailable, match=r"No NVIDIA card was found \(NVML: Driver Not Loaded\)"):
         engine.plan("tiny", facts(), none, LaunchSettings())
+    with pytest.raises(EngineUnavailable):  # the QA variable never invents a card
+        engine.plan("tiny", facts(), none, LaunchSettings(vram_override_bytes=24 * GIB))
+    assert engine.at_load(none, LaunchSettings(vram_override_bytes=GIB)).free_vram_bytes is None
 
 
 def test_the_preflight_looks_at_what_the_child_would_see(engine: CudaEngine) -> None:
