@@ -87,7 +87,7 @@ class Host:
         very tick of the grant included, gives the slot back.
         """
         if self._brake is not None and self._is_free(model.id):
-            await self._brake.before_turn(model)
+            await asyncio.shield(self._task(self._brake.before_turn(model)))  # it outlives a client that leaves
         ticket = self._ticket(model, by_user=by_user)
         self._models[model.id] = model
         if by_user:

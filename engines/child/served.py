@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from engines import errors
@@ -34,6 +34,7 @@ class ServedChild:
     facts: ChildFacts
     load_seconds: float
     measured_bytes: int | None
+    _stopping: asyncio.Task[None] | None = field(default=None, init=False)
 
     @property
     def pid(self) -> int:
@@ -53,6 +54,14 @@ class ServedChild:
     async def stop(self, *, hurry: bool = False) -> None:
         """Stop it; see ``Child.stop``. Close your own connections first: a llama-server with one open ignores SIGTERM
         for 30 s."""
+        if hurry and self._stopping is not None:  # that one may be waiting for the system to have the memory back
+            await self.process.stop(lifeline=True, hurry=True)
+            return
+        if self._stopping is None:
+            self._stopping = asyncio.create_task(self._stop(hurry=hurry))
+        await asyncio.shield(self._stopping)
+
+    async def _stop(self, *, hurry: bool) -> None:
         if hurry or not self.process.running:
             await self.process.stop(lifeline=True, hurry=hurry)
             return

@@ -39,7 +39,6 @@ class MlxChild(ServedChild):
     _ownership: Ownership = field(default_factory=Ownership)
     _step: asyncio.Task[bool] | None = None
     """A reset, release or bound that goes on though the turn that needed it may be gone."""
-    _stopping: asyncio.Task[None] | None = None
 
     @property
     def budget(self) -> MlxBudget:
@@ -111,19 +110,10 @@ class MlxChild(ServedChild):
 
     # --- its end ------------------------------------------------------------------------------------------------------
 
-    async def stop(self, *, hurry: bool = False) -> None:
-        """Stop it; see ``Child.stop``. The end of its lifeline ends it at once, whatever it streams."""
-        if hurry and self._stopping is not None:  # that one may be waiting for the system to have the memory back
-            await self.process.stop(lifeline=True, hurry=True)
-            return
-        if self._stopping is None:
-            self._stopping = asyncio.create_task(self._stop(hurry=hurry))
-        await asyncio.shield(self._stopping)
-
     async def _stop(self, *, hurry: bool) -> None:
         if self._step is not None:
             self._step.cancel()
-        await ServedChild.stop(self, hurry=hurry)
+        await ServedChild._stop(self, hurry=hurry)  # super() misses the class made anew for slots
         await self.client.aclose()
 
     # --- requests -----------------------------------------------------------------------------------------------------

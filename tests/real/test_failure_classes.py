@@ -259,7 +259,7 @@ async def test_a_stranger_that_says_yes_to_everything_never_gets_our_key(
     other = free_port(TEST_PORTS, start=TEST_PORTS.index(taken) + 1)
     chosen = iter((taken, other))
     monkeypatch.setattr(launching, "free_port", lambda *_, **__: next(chosen))
-    caplog.set_level(logging.INFO, launching.log.name)
+    caplog.set_level(logging.INFO, "engines.child.served")
     script(tmp_path, f'sleep 0.5; exec {SERVER} "$@"')  # the stranger answers before ours can say that it is there
     async with stranger(taken) as asked:
         child: Child = await starting(tmp_path, tiny_models, (taken, other), tmp_path / "server.sh")
