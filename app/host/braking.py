@@ -179,15 +179,15 @@ class Braking:
 
     async def _guarded(self, model: Model, point: Point, held: AbstractAsyncContextManager[Child]) -> bool:
         try:
-            async with held as child:
-                return await self._sample(model, point, child)
+            async with held:
+                return await self._sample(model, point)
         except Unserved:
             return False  # no child any more: nothing to look at
         except Exception as error:  # noqa: BLE001 - a lost sample must not cost anybody an answer
             log.warning("a memory sample of %s failed: %s", model.id, type(error).__name__)
             return False
 
-    async def _sample(self, model: Model, point: Point, child: Child) -> bool:
+    async def _sample(self, model: Model, point: Point) -> bool:
         found = self._children.get(model.id)
         if found is None or found.law is None:
             return False
