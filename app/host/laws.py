@@ -124,8 +124,18 @@ class Ram:
         return reading.level is not None
 
 
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """How short of memory the system is at a safe point."""
+
+    level: Level
+    evidence: bool | None
+    """Of the turn that ends there."""
+    detail: str
+
+
 class TurnPaging:
-    """How much is paged out while a turn runs."""
+    """The level at a safe point, and how much was paged out while a turn ran."""
 
     def __init__(self, ram: Ram) -> None:
         self._ram = ram
@@ -135,7 +145,15 @@ class TurnPaging:
         """Remember how much has been paged out until now. Costs the turn nothing."""
         self._start = asyncio.create_task(self._read_soon())
 
-    async def evidence(self, end: Reading) -> bool | None:
+    async def look(self, point: Point) -> Seen | None:
+        """Look now; None where the level cannot be read."""
+        reading = await self._ram.read()
+        evidence = await self._evidence(reading) if point is Point.TURN_END else False
+        if not self._ram.sees(reading) or reading.level is None:
+            return None
+        return Seen(reading.level, evidence, reading.detail)
+
+    async def _evidence(self, end: Reading) -> bool | None:
         """Whether enough was paged out since the turn began."""
         start, self._start = self._start, None
         if start is None:
@@ -165,16 +183,15 @@ class RamLaw:
 
     async def step(self, state: BrakeState, look: Look) -> Step | None:
         """See ``ChildLaw``."""
-        reading = await self._ram.read()
-        evidence = await self._paging.evidence(reading) if look.point is Point.TURN_END else False
-        if not self._ram.sees(reading) or reading.level is None:
+        seen = await self._paging.look(look.point)
+        if seen is None:
             return None
-        calm = reading.level is Level.CALM  # nothing is said then, and the next turn waits for this sample
+        calm = seen.level is Level.CALM  # nothing is said then, and the next turn waits for this sample
         footprint = None if calm else await asyncio.to_thread(anonymous_bytes, self._child.pid)
         sample = llama_sample(
-            look, self._child, reading.level, evidence, footprint=footprint, ram_bytes=self._ram.total_bytes
+            look, self._child, seen.level, seen.evidence, footprint=footprint, ram_bytes=self._ram.total_bytes
         )
-        return Step(brake.llama_step(state, sample), sample, reading.detail)
+        return Step(brake.llama_step(state, sample), sample, seen.detail)
 
     async def apply(self, cap: int | None) -> bool:
         """The next load reads the cap."""
@@ -233,16 +250,15 @@ class MlxLaw:
 
     async def step(self, state: BrakeState, look: Look) -> Step | None:
         """See ``ChildLaw``. A release is carried out here: what it left decides about the rest."""
-        reading = await self._ram.read()
-        evidence = await self._paging.evidence(reading) if look.point is Point.TURN_END else False
-        if not self._ram.sees(reading) or reading.level is None:
+        seen = await self._paging.look(look.point)
+        if seen is None:
             return None
-        calm = reading.level is Level.CALM and evidence is not True
+        calm = seen.level is Level.CALM and seen.evidence is not True
         sample = MlxSample(
             now=look.now,
             point=look.point,
-            level=reading.level,
-            evidence=evidence,
+            level=seen.level,
+            evidence=seen.evidence,
             allocated=self._child.facts.allocated_window,
             planned=self._child.planned_window,
             pinned=look.pinned,
@@ -252,7 +268,7 @@ class MlxLaw:
         decision = brake.mlx_step(state, sample)
         if decision.action is Action.RELEASE:
             decision = await self._release(decision, sample)
-        return Step(decision, sample, reading.detail)
+        return Step(decision, sample, seen.detail)
 
     async def apply(self, cap: int | None) -> bool:
         """See ``ChildLaw``."""
