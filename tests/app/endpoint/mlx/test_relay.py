@@ -337,7 +337,6 @@ async def test_a_client_that_leaves_frees_turn_and_child_at_once(stream: bool, b
         asking = asyncio.create_task(ask(setting, stream=stream))
         while not setting.bodies:
             await asyncio.sleep(0.01)
-        await asyncio.sleep(0.05)
         assert setting.host.open_turns == 1
         asking.cancel()
         await asyncio.wait_for(gone.wait(), 1)
