@@ -10,7 +10,7 @@ import aiohttp
 
 from app.endpoint.call import Call
 from app.endpoint.errors import from_child
-from app.endpoint.stream import DONE, ERROR_STARTS, EVENT_END, StreamAnswer, split_events
+from app.endpoint.stream import DONE, ERROR_STARTS, StreamAnswer, event, split_events
 from app.endpoint.turn_facts import reduced_from
 from app.endpoint.upstream import lost, or_broken, post
 from app.host.turn import Turn
@@ -38,17 +38,15 @@ class LlamaTalk:
         rest, ended = b"", False
         async for data in upstream.content.iter_any():
             events, rest = split_events(rest + data)
-            plain = b"".join(events)
-            if not stands_out(plain):  # nearly always: one write for all that came at once
-                await answer.events(plain)
-                continue
-            for event in events:
-                if event.startswith(ERROR_STARTS):
-                    raise from_child(HTTPStatus.INTERNAL_SERVER_ERROR, event.split(b": ", 1)[1], begun=True)
-                if event == DONE and extra is not None:
-                    await answer.object(extra)
-                ended = ended or event == DONE
-                await answer.events(event)
+            good, failure = until_failure(events)
+            if DONE in good:
+                ended = True
+                if extra is not None:
+                    good.insert(good.index(DONE), event(extra))
+            if good:
+                await answer.events(b"".join(good))  # one write for all that came at once
+            if failure is not None:
+                raise from_child(HTTPStatus.INTERNAL_SERVER_ERROR, failure, begun=True)
         if not ended:
             raise await lost(turn, None)
 
@@ -75,8 +73,9 @@ class LlamaTalk:
         return post(self._session, self._turn, self._call.path, self._call.body)
 
 
-def stands_out(events: bytes) -> bool:
-    """Whether one of these events is an error or the end of the stream. Pure."""
-    return (
-        events.startswith(ERROR_STARTS) or DONE in events or any(EVENT_END + start in events for start in ERROR_STARTS)
-    )
+def until_failure(events: list[bytes]) -> tuple[list[bytes], bytes | None]:
+    """The events before the one that reports a failure, and its JSON text. Pure."""
+    for number, this in enumerate(events):
+        if this.startswith(ERROR_STARTS):
+            return events[:number], this.split(b": ", 1)[1]
+    return events, None

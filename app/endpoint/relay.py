@@ -15,7 +15,7 @@ from app.endpoint.llama import LlamaTalk
 from app.endpoint.mlx.asked import ChatAsked, WorkerAsked
 from app.endpoint.mlx.relay import ChatTalk
 from app.endpoint.mlx.worker_relay import WorkerTalk
-from app.endpoint.stream import StreamAnswer
+from app.endpoint.stream import COMMIT_SECONDS, StreamAnswer
 from app.endpoint.talk import Talk
 from app.endpoint.turn_facts import turn_headers, turn_object, wait_text
 from app.endpoint.upstream import UPSTREAM_ERRORS, lost, new_session
@@ -24,9 +24,6 @@ from app.host.refused import Unserved
 from app.host.turn import Turn, WaitView
 
 log = logging.getLogger(__name__)
-
-COMMIT_SECONDS = 2.0
-"""A streaming client gets its headers after this long, so that editors do not time out."""
 
 
 class Relay:
@@ -96,6 +93,7 @@ class Relay:
                 await asyncio.wait(either, timeout=until_commit, return_when=asyncio.FIRST_COMPLETED)
                 if not opening.done() and not turn.broken.done():
                     await answer.commit(turn_headers(turn))
+                    await answer.comment(f"{call.model.name} reads the prompt")
                     await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
                 if turn.broken.done():
                     raise turn.broken.result()

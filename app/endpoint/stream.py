@@ -15,6 +15,8 @@ from aiohttp import web
 
 from app.endpoint.errors import ApiError
 
+COMMIT_SECONDS = 2.0
+"""A streaming client gets its headers after this long, so that editors do not time out."""
 SILENCE_SECONDS = 15.0
 """The longest a committed stream stays silent: editors and proxies give up on a mute connection."""
 DONE = b"data: [DONE]\n\n"
@@ -29,6 +31,20 @@ def split_events(data: bytes) -> tuple[list[bytes], bytes]:
     return [event + EVENT_END for event in events], rest
 
 
+def event(value: Mapping[str, Any]) -> bytes:
+    """An event that carries an object. Pure."""
+    return b"data: " + json.dumps(value).encode() + EVENT_END
+
+
+class HeldHeaders(web.StreamResponse):
+    """Its headers leave with its first event: one write for both, and one waking of the client.
+
+    aiohttp does so for answers in one piece; for streams it has no public way to ask for it.
+    """
+
+    _send_headers_immediately = False
+
+
 class StreamAnswer:
     """One streamed answer. All methods run on the loop."""
 
@@ -39,25 +55,24 @@ class StreamAnswer:
         self._silence = silence
         self._headers = dict(extra_headers)
         self.response: web.StreamResponse | None = None
-        self._last_write = 0.0
+        self._last_write: float | None = None
         self._pulse: asyncio.Task[None] | None = None
 
     @property
     def committed(self) -> bool:
-        """Whether the status is sent."""
+        """Whether the status is settled: sent, or about to be."""
         return self.response is not None
 
     async def commit(self, headers: Mapping[str, str]) -> None:
-        """Send status 200 and the headers; from then on comments keep the connection alive."""
+        """Settle status 200 and the headers; they leave with what is written next, a comment after a while."""
         if self.response is not None:
             return
-        response = web.StreamResponse(
+        response = HeldHeaders(
             headers={"cache-control": "no-cache", "x-accel-buffering": "no", **self._headers, **headers}
         )
         response.content_type = "text/event-stream"
         self.response = response
         await response.prepare(self._request)
-        self._stamp()
         self._pulse = asyncio.create_task(self._keep_alive())
 
     async def comment(self, text: str) -> None:
@@ -67,10 +82,6 @@ class StreamAnswer:
     async def events(self, data: bytes) -> None:
         """Whole events, unchanged."""
         await self._write(data)
-
-    async def object(self, value: Mapping[str, Any]) -> None:
-        """An event of ours."""
-        await self._write(b"data: " + json.dumps(value).encode() + EVENT_END)
 
     async def error(self, error: ApiError) -> None:
         """The last event."""
@@ -91,18 +102,18 @@ class StreamAnswer:
 
     async def _write(self, data: bytes) -> None:
         assert self.response is not None
-        self._stamp()
-        await self.response.write(data)
-
-    def _stamp(self) -> None:
         self._last_write = asyncio.get_running_loop().time()
+        await self.response.write(data)
 
     async def _keep_alive(self) -> None:
         loop = asyncio.get_running_loop()
+        due = loop.time() + min(COMMIT_SECONDS, self._silence)  # the headers wait no longer for a first event
         while True:
-            await asyncio.sleep(max(0.0, self._last_write + self._silence - loop.time()))
-            if loop.time() - self._last_write >= self._silence:
+            await asyncio.sleep(max(0.0, due - loop.time()))
+            if self._last_write is None or loop.time() - self._last_write >= self._silence:
                 try:
                     await self.comment("still working")
                 except ConnectionError:  # the client is gone; the handler hears of it by its cancellation
                     return
+            assert self._last_write is not None
+            due = self._last_write + self._silence

@@ -16,9 +16,9 @@ from app.endpoint.mlx.asked import ChatAsked
 from app.endpoint.mlx.budget import first_budget, second_budget
 from app.endpoint.mlx.refusal import refused, too_long, window_changed
 from app.endpoint.mlx.request import with_budget
-from app.endpoint.mlx.stream import ChatStream, Chunk, Ended, Step
+from app.endpoint.mlx.stream import ChatStream, Ended, Step
 from app.endpoint.mlx.whole import WholeChat
-from app.endpoint.stream import DONE, EVENT_END, StreamAnswer
+from app.endpoint.stream import DONE, StreamAnswer, event
 from app.endpoint.turn_facts import reduced_from, turn_facts
 from app.endpoint.upstream import UPSTREAM_ERRORS, lost, or_broken, post
 from app.host.turn import Turn
@@ -86,13 +86,13 @@ class ChatTalk:
 
         async def pass_on(step: Step) -> None:
             if step.chunks:  # one write for all that came at once
-                await answer.events(b"".join(_event(chunk) for chunk in step.chunks))
+                await answer.events(b"".join(event(chunk) for chunk in step.chunks))
 
         await self._translate(upstream, pass_on)
         usage = await self._usage() if self._asked.usage else None
         last = [] if usage is None else [self._stream.usage_chunk(usage)]
         last += [] if extra is None else [dict(extra)]
-        await answer.events(b"".join(_event(chunk) for chunk in last) + DONE)
+        await answer.events(b"".join(event(chunk) for chunk in last) + DONE)
 
     async def whole(self) -> bytes:
         """As ``Talk``."""
@@ -184,7 +184,3 @@ class ChatTalk:
             log.info("the prompt's tokens could not be counted (%s)", type(error).__name__)
             return None
         return None if refusal is None else refusal.prompt
-
-
-def _event(chunk: Chunk) -> bytes:
-    return b"data: " + json.dumps(chunk, ensure_ascii=False).encode() + EVENT_END

@@ -11,8 +11,9 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.endpoint import stream
 from app.endpoint.errors import ApiError
-from app.endpoint.stream import StreamAnswer, split_events
+from app.endpoint.stream import StreamAnswer, event, split_events
 from tests.app.endpoint.serving import pieces_of, request, send, serving, status_of
 
 SILENCE = 0.02
@@ -78,7 +79,7 @@ async def test_an_answer_is_headers_comments_events_and_an_end() -> None:
         assert answer.committed
         await answer.comment("loading")
         await answer.events(b"data: a\n\n")
-        await answer.object({"b": 1})
+        await answer.events(event({"b": 1}))
         return await answer.finish()
 
     raw = await answered(handler)
@@ -88,6 +89,45 @@ async def test_an_answer_is_headers_comments_events_and_an_end() -> None:
         assert line in head
     assert b"x-two: 3" not in head
     assert body_of(raw) == b': loading\n\ndata: a\n\ndata: {"b": 1}\n\n'
+
+
+async def test_the_headers_leave_with_the_first_event_in_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[bytes] = []
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        transport = request.transport
+        assert isinstance(transport, asyncio.Transport)
+        send_off = transport.write
+
+        def write(data: bytes) -> None:
+            written.append(bytes(data))
+            send_off(data)
+
+        monkeypatch.setattr(transport, "write", write)
+        answer = StreamAnswer(request, {})
+        await answer.commit({})
+        await asyncio.sleep(0)
+        assert not written
+        await answer.events(b"data: a\n\n")
+        return await answer.finish()
+
+    raw = await answered(handler)
+    assert written[0].startswith(b"HTTP/1.1 200 OK")
+    assert b"data: a\n\n" in written[0]
+    assert body_of(raw) == b"data: a\n\n"
+
+
+async def test_headers_do_not_wait_long_for_a_first_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "COMMIT_SECONDS", SILENCE)
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        answer = StreamAnswer(request, {})
+        await answer.commit({})
+        await asyncio.sleep(SILENCE * 4)
+        await answer.events(b"data: a\n\n")
+        return await answer.finish()
+
+    assert body_of(await answered(handler)) == b": still working\n\ndata: a\n\n"
 
 
 async def test_a_silent_stream_is_kept_alive_and_a_busy_one_is_not_disturbed() -> None:

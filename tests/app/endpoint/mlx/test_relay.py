@@ -59,10 +59,10 @@ def budgets(setting: Setting) -> list[int]:
 
 
 def values(answer: httpx.Response) -> list[Any]:
-    """The events of a finished stream but for its end."""
+    """The events of a finished stream but for its end and the comments."""
     *events, end = answer.content.removesuffix(b"\n\n").split(b"\n\n")
     assert end + b"\n\n" == DONE
-    return [json.loads(event.removeprefix(b"data: ")) for event in events]
+    return [json.loads(event.removeprefix(b"data: ")) for event in events if not event.startswith(b":")]
 
 
 def text(answer: httpx.Response) -> str:
@@ -278,6 +278,7 @@ async def test_a_refusal_that_comes_late_is_an_event_and_so_is_a_reduced_budget(
     async with relaying(slow(holds_to(WINDOW, PROMPT, says("a"))), make_call) as setting:
         answer = await ask(setting, stream=True, max_tokens=WINDOW)
     assert "x-plimsoll-max-tokens" not in answer.headers
+    assert answer.content.startswith(b": Tiny reads the prompt\n\n")
     assert values(answer)[-1]["plimsoll"]["reduced_max_tokens"] == WINDOW - PROMPT
 
 
