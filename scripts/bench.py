@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import os
 import platform
+import random
 import statistics
 import subprocess
 import sys
@@ -22,12 +23,15 @@ from pathlib import Path
 import bench_brake
 import bench_gaps
 import psutil
-from bench_subject import FAST_MODEL, Plimsoll, Streamed, cores_setting, fast_or_real, load_directly, stream
+from bench_subject import FAST_MODEL, Plimsoll, Streamed, cores_setting, fast_or_real, load_directly, router, stream
 from fetch_demo_model import DEMO
-from layout import MODELS
+from layout import MODELS, ROOT
 
 MODEL = DEMO.name
 PAIRS = 20
+TINY = "tiny"
+FIRST_TOKENS = 25
+"""How many first tokens are taken for each pair."""
 ANSWER_TOKENS = 64
 FAST_CHUNKS = 20_000
 IDLE_SECONDS = 60
@@ -49,26 +53,57 @@ def spread(values: Sequence[float], unit: str, digits: int = 1) -> tuple[str, st
 
 
 def relay(pairs: int) -> list[Row]:
-    """A streamed answer of the demo model, straight from llama-server and through us."""
-    with Plimsoll(MODELS, cores_setting()) as app:
-        app.call("POST", f"/api/models/{MODEL}/load")
-        direct, _, _ = app.child()
-        firsts = [(stream(direct, MODEL, 1), stream(app.target, MODEL, 1)) for _ in range(10 * pairs)][pairs:]
-        runs: list[tuple[Streamed, Streamed]] = []
-        for number in range(pairs + 1):  # the first pair warms up
-            prompt = f"Tell me story number {number}."  # new for each pair; the second of a pair finds it cached
-            stream(direct, MODEL, 1, prompt)
-            runs.append(
-                (stream(direct, MODEL, ANSWER_TOKENS, prompt), stream(app.target, MODEL, ANSWER_TOKENS, prompt))
-            )
-    runs = runs[1:]
+    """A streamed answer straight from llama-server, through us, and through llama.cpp's own router, in mixed order.
+
+    The first token is asked of a tiny model, which answers at once: what a relay adds is the same for any model, and
+    with a real one it drowns in the model's own spread.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / f"{MODEL}.gguf").hardlink_to(MODELS / f"{MODEL}.gguf")
+        maker = (sys.executable, "-m", "tests.fixtures.tiny_gguf", f"{folder}/{TINY}.gguf")
+        subprocess.run(maker, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+        with Plimsoll(Path(folder), cores_setting()) as app:
+            totals = _three_ways(app, Path(folder), MODEL, pairs, ANSWER_TOKENS)
+            firsts = _three_ways(app, Path(folder), TINY, FIRST_TOKENS * pairs, 1)
+    direct, ours, peer = ([run.total * 1000 for run in side] for side in totals)
+    soonest, our_first, peer_first = ([run.first * 1000 for run in side] for side in firsts)
     return [
-        Row("llama-server alone, total", *spread([a.total * 1000 for a, _ in runs], "ms")),
-        Row("through Plimsoll, total", *spread([b.total * 1000 for _, b in runs], "ms")),
-        Row("ratio of the totals", *spread([b.total / a.total for a, b in runs], "×", 3)),
-        Row("llama-server alone, first token of a known prompt", *spread([a.first * 1000 for a, _ in firsts], "ms", 2)),
-        Row("first token later by", *spread([(b.first - a.first) * 1000 for a, b in firsts], "ms", 2)),
+        Row("llama-server alone, total", *spread(direct, "ms")),
+        Row("through Plimsoll, total", *spread(_over(ours, direct), "×", 3)),
+        Row("through llama.cpp's router, total", *spread(_over(peer, direct), "×", 3)),
+        Row("llama-server alone, first token of a tiny model", *spread(soonest, "ms", 2)),
+        Row("through Plimsoll, first token later by", *spread(_less(our_first, soonest), "ms", 2)),
+        Row("through llama.cpp's router, first token later by", *spread(_less(peer_first, soonest), "ms", 2)),
     ]
+
+
+def _three_ways(
+    app: Plimsoll, models: Path, model: str, times: int, tokens: int
+) -> tuple[list[Streamed], list[Streamed], list[Streamed]]:
+    """Runs of llama-server alone, of ours and of its router; a prompt is new in each round, and known to all three."""
+    app.call("POST", f"/api/models/{model}/load")
+    direct, argv, environment = app.child(model)
+    runs: tuple[list[Streamed], list[Streamed], list[Streamed]] = ([], [], [])
+    with router(argv, environment, models) as peer:
+        targets = list(zip((direct, app.target, peer), runs, strict=True))
+        for number in range(times + 1):  # the first round warms up
+            prompt = f"Tell me story number {number}."
+            for target in (direct, peer):
+                stream(target, model, 1, prompt)
+            random.shuffle(targets)
+            for target, side in targets:
+                side.append(stream(target, model, tokens, prompt))
+    for side in runs:
+        del side[0]
+    return runs
+
+
+def _over(these: Sequence[float], those: Sequence[float]) -> list[float]:
+    return [a / b for a, b in zip(these, those, strict=True)]
+
+
+def _less(these: Sequence[float], those: Sequence[float]) -> list[float]:
+    return [a - b for a, b in zip(these, those, strict=True)]
 
 
 def chunks(pairs: int) -> list[Row]:
@@ -77,7 +112,7 @@ def chunks(pairs: int) -> list[Row]:
         (Path(folder) / f"{FAST_MODEL}.gguf").hardlink_to(MODELS / f"{MODEL}.gguf")
         with Plimsoll(Path(folder), f'llama_server = "{fast_or_real(Path(folder))}"\n') as app:
             app.call("POST", f"/api/models/{FAST_MODEL}/load")
-            direct, _, _ = app.child()
+            direct, _, _ = app.child(FAST_MODEL)
             runs = [
                 (stream(direct, FAST_MODEL, FAST_CHUNKS), stream(app.target, FAST_MODEL, FAST_CHUNKS))
                 for _ in range(pairs)
@@ -115,7 +150,7 @@ def switch(pairs: int) -> list[Row]:
             (Path(folder) / f"{name}.gguf").hardlink_to(MODELS / f"{MODEL}.gguf")
         with Plimsoll(Path(folder), cores_setting()) as app:
             app.call("POST", "/api/models/one/load")
-            _, argv, environment = app.child()
+            _, argv, environment = app.child("one")
             alone, switched = [], []
             for number in range(pairs):
                 alone.append(load_directly(argv, environment) * 1000)

@@ -9,6 +9,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from http.client import HTTPConnection
 from pathlib import Path
@@ -118,9 +120,9 @@ class Plimsoll:
         finally:
             connection.close()
 
-    def child(self) -> tuple[Target, list[str], dict[str, str]]:
-        """Its one child: where it listens, its command line, its environment."""
-        (row,) = self.call("GET", "/api/status")["children"]
+    def child(self, model: str) -> tuple[Target, list[str], dict[str, str]]:
+        """A model's child: where it listens, its command line, its environment."""
+        (row,) = (row for row in self.call("GET", "/api/status")["children"] if row["model"] == model)
         process = psutil.Process(row["pid"])
         environment = process.environ()
         return Target(row["port"], environment[KEY_VARIABLE]), process.cmdline(), environment
@@ -145,6 +147,33 @@ def load_directly(argv: list[str], environment: dict[str, str]) -> float:
             assert process.stdin is not None
             process.stdin.close()
             process.wait()
+
+
+@contextmanager
+def router(argv: list[str], environment: dict[str, str], models: Path) -> Iterator[Target]:
+    """llama.cpp's own router over the same models and with the same options: the peer that relays in C++."""
+    port = 27198
+    program, *options = argv
+    for paired in ("-m", "--alias"):
+        at = options.index(paired)
+        del options[at : at + 2]
+    command = [program, "--models-dir", str(models), *options]
+    with subprocess.Popen(
+        command,
+        env={**environment, "LLAMA_ARG_PORT": str(port)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        try:
+            began = time.perf_counter()
+            while not _healthy(port):
+                if process.poll() is not None or time.perf_counter() - began > START_SECONDS:
+                    raise RuntimeError("llama.cpp's router did not start")
+                time.sleep(0.01)
+            yield Target(port, environment[KEY_VARIABLE])
+        finally:
+            process.terminate()
 
 
 def _healthy(port: int) -> bool:

@@ -12,7 +12,7 @@ from app.endpoint.call import Call
 from app.endpoint.errors import from_child
 from app.endpoint.stream import DONE, ERROR_STARTS, StreamAnswer, event, split_events
 from app.endpoint.turn_facts import reduced_from
-from app.endpoint.upstream import lost, or_broken, post
+from app.endpoint.upstream import lost, post, unless_broken
 from app.host.turn import Turn
 
 
@@ -24,7 +24,7 @@ class LlamaTalk:
 
     async def open(self) -> aiohttp.ClientResponse:
         """As ``Talk``."""
-        upstream = await self._post().__aenter__()
+        upstream = await self._post()
         if upstream.status != HTTPStatus.OK:
             raise from_child(upstream.status, await upstream.read(), reduced_from=reduced_from(self._turn))
         return upstream
@@ -52,8 +52,8 @@ class LlamaTalk:
 
     async def whole(self) -> bytes:
         """As ``Talk``."""
-        async with self._post() as upstream:
-            data = await or_broken(upstream.read(), self._turn)
+        async with unless_broken(self._turn), await self._post() as upstream:
+            data = await upstream.read()
         if upstream.status != HTTPStatus.OK:
             raise from_child(upstream.status, data, reduced_from=reduced_from(self._turn))
         return data
@@ -69,8 +69,8 @@ class LlamaTalk:
     def close(self) -> None:
         """As ``Talk``: there is nothing to tell."""
 
-    def _post(self) -> aiohttp.client._RequestContextManager:
-        return post(self._session, self._turn, self._call.path, self._call.body)
+    async def _post(self) -> aiohttp.ClientResponse:
+        return await post(self._session, self._turn, self._call.path, self._call.body)
 
 
 def until_failure(events: list[bytes]) -> tuple[list[bytes], bytes | None]:

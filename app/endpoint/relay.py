@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
-from typing import Any
+from contextlib import closing
 
 from aiohttp import web
 
@@ -18,7 +18,7 @@ from app.endpoint.mlx.worker_relay import WorkerTalk
 from app.endpoint.stream import COMMIT_SECONDS, StreamAnswer
 from app.endpoint.talk import Talk
 from app.endpoint.turn_facts import turn_headers, turn_object, wait_text
-from app.endpoint.upstream import UPSTREAM_ERRORS, lost, new_session
+from app.endpoint.upstream import UPSTREAM_ERRORS, lost, new_session, unless_broken
 from app.host.host import Host
 from app.host.refused import Unserved
 from app.host.turn import Turn, WaitView
@@ -86,30 +86,21 @@ class Relay:
         async with self._host.turn(call.model, waiting=waiting) as turn:
             late = answer.committed
             talk = self._talk(call, turn)
-            opening = asyncio.ensure_future(talk.open())
+            answer.commit_at(
+                started + COMMIT_SECONDS, lambda: turn_headers(turn), f"{call.model.name} reads the prompt"
+            )
             try:
-                until_commit = max(0.0, started + COMMIT_SECONDS - loop.time())
-                either: set[asyncio.Future[Any]] = {opening, turn.broken}
-                await asyncio.wait(either, timeout=until_commit, return_when=asyncio.FIRST_COMPLETED)
-                if not opening.done() and not turn.broken.done():
-                    await answer.commit(turn_headers(turn))
-                    await answer.comment(f"{call.model.name} reads the prompt")
-                    await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-                if turn.broken.done():
-                    raise turn.broken.result()
-                upstream = opening.result()
-                await answer.commit({**turn_headers(turn), **talk.headers()})
-                told = talk.told()
-                extra = turn_object(turn, call.path, told) if late or turn.notices or told else None
-                await talk.pump(upstream, answer, extra)
+                async with unless_broken(turn):
+                    upstream = await talk.open()
+                with closing(upstream):
+                    await answer.commit({**turn_headers(turn), **talk.headers()})
+                    told = talk.told()
+                    extra = turn_object(turn, call.path, told) if late or turn.notices or told else None
+                    await talk.pump(upstream, answer, extra)
             except UPSTREAM_ERRORS as error:
                 raise await lost(turn, error) from error
             finally:
-                opening.cancel()
-                await asyncio.wait({opening})  # the turn ends only when nothing of it is under way
                 talk.close()
-                if not opening.cancelled() and opening.exception() is None:
-                    opening.result().close()
 
     def _talk(self, call: Call, turn: Turn) -> Talk:
         """How the child is spoken to: a llama-server's bytes travel as they are, an MLX child's are translated."""

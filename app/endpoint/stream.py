@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from aiohttp import web
@@ -56,7 +57,8 @@ class StreamAnswer:
         self._headers = dict(extra_headers)
         self.response: web.StreamResponse | None = None
         self._last_write: float | None = None
-        self._pulse: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._speaking: asyncio.Task[None] | None = None
 
     @property
     def committed(self) -> bool:
@@ -72,8 +74,19 @@ class StreamAnswer:
         )
         response.content_type = "text/event-stream"
         self.response = response
-        await response.prepare(self._request)
-        self._pulse = asyncio.create_task(self._keep_alive())
+        await response.prepare(self._request)  # writes nothing yet, and so never waits
+        loop = asyncio.get_running_loop()
+        self._wake_at(loop.time() + min(COMMIT_SECONDS, self._silence), self._break_silence)
+
+    def commit_at(self, when: float, headers: Callable[[], Mapping[str, str]], text: str) -> None:
+        """Commit at ``when`` (the loop's time) with a comment, unless that is done before."""
+
+        async def commit() -> None:
+            await self.commit(headers())
+            await self.comment(text)
+
+        if self.response is None:
+            self._wake_at(when, commit)
 
     async def comment(self, text: str) -> None:
         """A line that clients skip."""
@@ -96,24 +109,33 @@ class StreamAnswer:
 
     def release(self) -> None:
         """Stop the comments. Safe to call twice."""
-        if self._pulse is not None:
-            self._pulse.cancel()
-            self._pulse = None
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._speaking is not None:
+            self._speaking.cancel()
 
     async def _write(self, data: bytes) -> None:
         assert self.response is not None
         self._last_write = asyncio.get_running_loop().time()
         await self.response.write(data)
 
-    async def _keep_alive(self) -> None:
+    def _wake_at(self, when: float, speak: Callable[[], Awaitable[None]]) -> None:
+        """A timer, and a task only when it rings: most answers end before that."""
+
+        async def speaking() -> None:
+            with suppress(ConnectionError):  # the client is gone; the handler hears of it by its cancellation
+                await speak()
+
+        def ring() -> None:
+            self._speaking = asyncio.create_task(speaking())
+
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_at(when, ring)
+
+    async def _break_silence(self) -> None:
         loop = asyncio.get_running_loop()
-        due = loop.time() + min(COMMIT_SECONDS, self._silence)  # the headers wait no longer for a first event
-        while True:
-            await asyncio.sleep(max(0.0, due - loop.time()))
-            if self._last_write is None or loop.time() - self._last_write >= self._silence:
-                try:
-                    await self.comment("still working")
-                except ConnectionError:  # the client is gone; the handler hears of it by its cancellation
-                    return
-            assert self._last_write is not None
-            due = self._last_write + self._silence
+        if self._last_write is None or loop.time() - self._last_write >= self._silence:
+            await self.comment("still working")
+        assert self._last_write is not None
+        self._wake_at(self._last_write + self._silence, self._break_silence)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Awaitable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from http import HTTPStatus
-from typing import Any, TypeVar
 
 import aiohttp
 
 from app.endpoint.errors import ApiError
+from app.host.refused import Unserved
 from app.host.turn import Turn
 
 LAST_WORDS_SECONDS = 2.0
@@ -19,11 +20,9 @@ RECEIVE_BYTES = 8 * 1024
 """Receive buffer of a connection to a child: about thirty events."""
 UPSTREAM_ERRORS = (aiohttp.ClientError, ConnectionError, asyncio.IncompleteReadError)
 
-Answer = TypeVar("Answer")
-
 
 def new_session() -> aiohttp.ClientSession:
-    """For all children. A new connection each time: a llama-server closes idle ones after 5 s, and one costs 0.1 ms."""
+    """For all children. A new connection each time: a llama-server closes its own after every stream."""
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, force_close=True, socket_factory=_small_socket),
         timeout=aiohttp.ClientTimeout(total=None),
@@ -31,27 +30,33 @@ def new_session() -> aiohttp.ClientSession:
     )
 
 
-def post(session: aiohttp.ClientSession, turn: Turn, path: str, body: bytes) -> aiohttp.client._RequestContextManager:
-    """Ask the turn's child."""
-    return session.post(
+async def post(session: aiohttp.ClientSession, turn: Turn, path: str, body: bytes) -> aiohttp.ClientResponse:
+    """Ask the turn's child; its answer has begun. The caller reads or closes it."""
+    return await session.post(
         f"http://127.0.0.1:{turn.child.port}{path}",
         data=body,
         headers={"authorization": f"Bearer {turn.child.key}", "content-type": "application/json"},
     )
 
 
-async def or_broken(read: Awaitable[Answer], turn: Turn) -> Answer:
-    """What is read, or the reason that the turn was broken off."""
-    reading = asyncio.ensure_future(read)
+@asynccontextmanager
+async def unless_broken(turn: Turn) -> AsyncIterator[None]:
+    """Ends its body when the turn is broken off, and raises the reason; nothing of the body runs on."""
     try:
-        either: set[asyncio.Future[Any]] = {reading, turn.broken}
-        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        async with asyncio.timeout(None) as limit:
+
+            def end(_: asyncio.Future[Unserved]) -> None:
+                limit.reschedule(asyncio.get_running_loop().time())
+
+            turn.broken.add_done_callback(end)
+            try:
+                yield
+            finally:
+                turn.broken.remove_done_callback(end)
+    except TimeoutError:
         if turn.broken.done():
-            raise turn.broken.result()
-        return reading.result()
-    finally:
-        reading.cancel()
-        await asyncio.wait({reading})  # the turn ends only when nothing of it is under way
+            raise turn.broken.result() from None
+        raise
 
 
 async def lost(turn: Turn, error: BaseException | None) -> Exception:

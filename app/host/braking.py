@@ -149,12 +149,15 @@ class Braking:
         if found is not None and found.law is not None:
             found.law.turn_begins()
 
-    async def before_turn(self, model: Model) -> None:
-        """A turn is about to be asked for whose model is loaded and free; a shrink here applies to that very turn."""
+    def is_due_before_turn(self, model: Model) -> bool:
+        """Whether the last look at a model's child is so long ago that its next turn waits for one."""
         found = self._children.get(model.id)
         now = self._owner.clock()
-        if found is not None and brake.idle_due(now, found.sampled, found.turn_ended, self._periods.before_turn):
-            await self._guarded(model, Point.TURN_START, self._owner.hold(model))
+        return found is not None and brake.idle_due(now, found.sampled, found.turn_ended, self._periods.before_turn)
+
+    async def before_turn(self, model: Model) -> None:
+        """A turn is about to be asked for whose model is loaded and free; a shrink here applies to that very turn."""
+        await self._guarded(model, Point.TURN_START, self._owner.hold(model))
 
     async def after_turn(self, model: Model, held: AbstractAsyncContextManager[Child]) -> None:
         """A turn is over, however it ended; ``held`` was asked for before anybody else could have the slot."""

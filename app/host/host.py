@@ -86,7 +86,7 @@ class Host:
         ``waiting`` is called every second until then. Raises ``Unserved``. Leaving by whatever way, cancelled in the
         very tick of the grant included, gives the slot back.
         """
-        if self._brake is not None and self._is_free(model.id):
+        if self._brake is not None and self._is_free(model.id) and self._brake.is_due_before_turn(model):
             await asyncio.shield(self._task(self._brake.before_turn(model)))  # it outlives a client that leaves
         ticket = self._ticket(model, by_user=by_user)
         self._models[model.id] = model

@@ -20,7 +20,7 @@ from app.endpoint.mlx.stream import ChatStream, Ended, Step
 from app.endpoint.mlx.whole import WholeChat
 from app.endpoint.stream import DONE, StreamAnswer, event
 from app.endpoint.turn_facts import reduced_from, turn_facts
-from app.endpoint.upstream import UPSTREAM_ERRORS, lost, or_broken, post
+from app.endpoint.upstream import UPSTREAM_ERRORS, lost, post, unless_broken
 from app.host.turn import Turn
 from engines.mlx.prefix_cache import Conversation
 
@@ -96,7 +96,8 @@ class ChatTalk:
 
     async def whole(self) -> bytes:
         """As ``Talk``."""
-        upstream = await or_broken(self.open(), self._turn)
+        async with unless_broken(self._turn):
+            upstream = await self.open()
         whole = WholeChat()
 
         async def collect(step: Step) -> None:
@@ -130,7 +131,7 @@ class ChatTalk:
         """The child's stream, or status and body of its refusal."""
         self._under_way = True  # from now on it may be at work, even if nobody hears its answer
         body = with_budget(self._call.body, budget)
-        upstream = await post(self._session, self._turn, self._call.path, body).__aenter__()
+        upstream = await post(self._session, self._turn, self._call.path, body)
         if upstream.status == HTTPStatus.OK:
             self._upstream = upstream
             return upstream
@@ -175,7 +176,7 @@ class ChatTalk:
             return None
         body = with_budget(self._call.body, window)
         try:
-            async with post(self._session, self._turn, self._call.path, body) as upstream:
+            async with await post(self._session, self._turn, self._call.path, body) as upstream:
                 if upstream.status == HTTPStatus.OK:  # it holds to no window: closed at once, and not counted
                     upstream.close()
                     return None

@@ -12,7 +12,7 @@ from app.endpoint.call import Call
 from app.endpoint.mlx.asked import WorkerAsked
 from app.endpoint.mlx.refusal import refused
 from app.endpoint.mlx.worker import answer, counted, with_input
-from app.endpoint.upstream import or_broken, post
+from app.endpoint.upstream import post, unless_broken
 from app.host.turn import Turn
 
 
@@ -39,8 +39,11 @@ class WorkerTalk:
 
     async def _answer(self, body: bytes) -> bytes:
         call = self._call
-        async with post(self._session, self._turn, call.path, body) as upstream:
-            data = await or_broken(upstream.read(), self._turn)
+        async with (
+            unless_broken(self._turn),
+            await post(self._session, self._turn, call.path, body) as upstream,
+        ):
+            data = await upstream.read()
         if upstream.status != HTTPStatus.OK:
             raise refused(upstream.status, data, call.model)
         return data
