@@ -22,6 +22,7 @@ from app.library.records import ModelRecord
 from app.survey import Options, survey
 from engines import LaunchPlan, Machine, Parts, open_engine
 from engines.child.ledger import Ledger
+from engines.child.probe import TRUSTS_NOBODY
 
 HEALTH_SECONDS = 2.0
 
@@ -216,7 +217,10 @@ def running(home: paths.Home) -> dict[str, Any] | None:
         facts: dict[str, Any] = json.loads(home.endpoint_file.read_text("utf-8"))
         alive = psutil.pid_exists(int(facts["pid"]))
         url = str(facts["base_url"]).removesuffix("/v1") + "/health"
-        return facts if alive and httpx.get(url, trust_env=False, timeout=HEALTH_SECONDS).is_success else None
+        if not alive:
+            return None
+        answer = httpx.get(url, trust_env=False, verify=TRUSTS_NOBODY, timeout=HEALTH_SECONDS)
+        return facts if answer.is_success else None
     except (OSError, ValueError, KeyError, TypeError, httpx.HTTPError):
         return None
 

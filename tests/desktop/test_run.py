@@ -12,6 +12,7 @@ import httpx
 import pytest
 from PySide6.QtGui import QImage
 
+from engines.child.probe import TRUSTS_NOBODY
 from tests.desktop.real_tray import ICON, LEFT, QUIT_SECONDS, RIGHT, generating, in_tray, load
 from tests.fixtures.running import Running
 from tests.fixtures.tray_watcher import watching
@@ -95,7 +96,7 @@ async def test_streams_go_on_smoothly_while_the_menu_is_open(start: Any, panel: 
 def test_without_a_display_it_serves_and_says_so(start: Any) -> None:
     kept = {k: v for k, v in os.environ.items() if k not in {"DISPLAY", "WAYLAND_DISPLAY", "QT_QPA_PLATFORM"}}
     app: Running = start(command="run", environ=kept, whole_environment=True)
-    assert httpx.get(app.root_url + "/health", trust_env=False).json() == {"status": "ok"}
+    assert httpx.get(app.root_url + "/health", trust_env=False, verify=TRUSTS_NOBODY).json() == {"status": "ok"}
     app.process.send_signal(signal.SIGTERM)
     _, said = app.process.communicate(timeout=QUIT_SECONDS)
     assert said.strip() == "There is no display: serving without a tray."

@@ -20,6 +20,7 @@ from engines.artifact.gguf import read_facts
 from engines.child.ledger import Ledger
 from engines.child.parent_death import for_this_system
 from engines.child.ports import free_port
+from engines.child.probe import TRUSTS_NOBODY
 from engines.engine import Child
 from engines.errors import KeyRefused, PortTaken
 from engines.llama_cpp import server as launching
@@ -281,7 +282,7 @@ async def test_a_port_that_is_taken_between_the_choice_and_the_bind(
         if free_later:
             child: Child = await starting(tmp_path, tiny_models, (taken, other))
             assert child.port == other
-            async with httpx.AsyncClient(trust_env=False) as client:
+            async with httpx.AsyncClient(trust_env=False, verify=TRUSTS_NOBODY) as client:
                 assert (await client.get(f"http://127.0.0.1:{other}/health")).status_code == 200
             await child.stop()
         else:

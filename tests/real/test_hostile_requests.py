@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from engines.child.environment import KEY as KEY_VARIABLE
 from engines.child.environment import LIFELINE, PORT
 from engines.child.ledger import MARKER
+from engines.child.probe import TRUSTS_NOBODY
 from engines.llama_cpp.cpu import NO_GRAPHICS_DRIVERS
 from engines.machine import INHERITED
 from tests.fixtures.running import HELLO, JSON, ROOT, Running, chat
@@ -41,7 +42,9 @@ SLACK = 3.0
 
 def goes_on(app: Running, **headers: str) -> None:
     """It answers, generates, and found no fault of its own."""
-    with httpx.Client(base_url=app.root_url, headers=headers, timeout=30, trust_env=False) as client:
+    with httpx.Client(
+        base_url=app.root_url, headers=headers, timeout=30, trust_env=False, verify=TRUSTS_NOBODY
+    ) as client:
         assert client.get("/health").json() == {"status": "ok"}
         answer = client.post("/v1/chat/completions", json=chat("hello"))
         assert answer.status_code == 200
@@ -283,7 +286,9 @@ BODIES = st.lists(CHANGE, max_size=3).map(dict)
 
 def test_no_shape_of_a_body_is_an_error_of_ours_or_of_the_server(target: Running) -> None:
     statuses = []
-    with httpx.Client(base_url=target.root_url, headers=JSON, timeout=30, trust_env=False) as client:
+    with httpx.Client(
+        base_url=target.root_url, headers=JSON, timeout=30, trust_env=False, verify=TRUSTS_NOBODY
+    ) as client:
 
         @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
         @given(BODIES)

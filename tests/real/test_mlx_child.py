@@ -25,6 +25,7 @@ import pytest_asyncio
 from engines.artifact.mlx import read_mlx
 from engines.child import probe
 from engines.child.ledger import is_ours, look
+from engines.child.probe import TRUSTS_NOBODY
 from engines.memory.bill import GIB, MIB
 from engines.memory.footprint import anonymous_bytes
 from engines.memory.mlx_budget import mlx_budget
@@ -87,7 +88,7 @@ def working_set_for(world: World, ceiling: int) -> int:
 
 
 async def post(child: MlxChild, asked: dict[str, Any]) -> httpx.Response:
-    async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
+    async with httpx.AsyncClient(trust_env=False, verify=TRUSTS_NOBODY, timeout=60) as client:
         headers = {"authorization": f"Bearer {child.key}"}
         return await client.post(f"http://127.0.0.1:{child.port}/v1/chat/completions", json=asked, headers=headers)
 
@@ -101,7 +102,7 @@ async def cached(child: MlxChild, messages: list[dict[str, str]]) -> int:
 
 async def begins(child: MlxChild, asked: dict[str, Any]) -> int:
     """The status of a stream; it is left after its first line."""
-    async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
+    async with httpx.AsyncClient(trust_env=False, verify=TRUSTS_NOBODY, timeout=60) as client:
         headers = {"authorization": f"Bearer {child.key}"}
         url = f"http://127.0.0.1:{child.port}/v1/chat/completions"
         async with client.stream("POST", url, json=asked, headers=headers) as answer:
@@ -305,7 +306,9 @@ async def test_the_key_is_nowhere_that_others_may_read(child: MlxChild) -> None:
     for name in ("cmdline", "environ"):
         assert child.key.encode() not in (process / name).read_bytes()
     assert child.key not in child.tail
-    async with httpx.AsyncClient(trust_env=False, base_url=f"http://127.0.0.1:{child.port}") as client:
+    async with httpx.AsyncClient(
+        trust_env=False, verify=TRUSTS_NOBODY, base_url=f"http://127.0.0.1:{child.port}"
+    ) as client:
         assert (await client.get("/health")).status_code == 401
 
 
@@ -340,7 +343,7 @@ async def test_a_stop_with_an_open_stream_is_short_and_leaves_nothing(world: Wor
             f"http://127.0.0.1:{running.port}/v1/chat/completions",
             {"authorization": f"Bearer {running.key}"},
         )
-        async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
+        async with httpx.AsyncClient(trust_env=False, verify=TRUSTS_NOBODY, timeout=60) as client:
             async with client.stream("POST", url, json=asked, headers=headers) as answer:
                 async for line in answer.aiter_lines():
                     lines.append(line)

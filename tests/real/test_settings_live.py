@@ -9,6 +9,7 @@ import pytest
 
 from app.settings import Settings
 from app.settings_watch import AT_THE_NEXT_START, acting
+from engines.child.probe import TRUSTS_NOBODY
 from tests.fixtures.running import Running, chat
 from tests.fixtures.waiting import until
 
@@ -36,7 +37,7 @@ async def test_a_key_holds_at_once_and_a_window_at_the_next_load(start: Any) -> 
         write(app, f'api_key = "{KEY}"\nwindow = 1024\nport = 27199\n')
 
         def locked() -> bool:
-            return httpx.get(f"{app.base_url}/models", trust_env=False).status_code == 401
+            return httpx.get(f"{app.base_url}/models", trust_env=False, verify=TRUSTS_NOBODY).status_code == 401
 
         await until(locked)
         headers = {"authorization": f"Bearer {KEY}"}

@@ -18,6 +18,7 @@ import pytest
 from engines.artifact.gguf import read_facts
 from engines.child.ledger import Ledger
 from engines.child.parent_death import for_this_system
+from engines.child.probe import TRUSTS_NOBODY
 from engines.engine import Child
 from engines.errors import EngineUnavailable
 from engines.llama_cpp.binary import find_server
@@ -77,7 +78,7 @@ async def test_a_model_is_loaded_onto_the_device_and_answers(
         assert output.offloaded == (3, 3)
         assert any(buffer.device == "Vulkan0" and buffer.kind == "KV" for buffer in output.buffers)
         assert output.flash_attention is True
-        async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
+        async with httpx.AsyncClient(trust_env=False, verify=TRUSTS_NOBODY, timeout=60) as client:
             answer = await client.post(
                 f"http://127.0.0.1:{child.port}/v1/chat/completions",
                 json=chat("hello"),

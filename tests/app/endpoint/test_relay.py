@@ -21,6 +21,7 @@ from app.host.refused import Unserved
 from app.host.status import NoticeStatus
 from app.host.turn import WaitView
 from app.host.vocabulary import WaitReason
+from engines.child.probe import TRUSTS_NOBODY
 from tests.app.endpoint.serving import pieces_of
 from tests.app.endpoint.upstream import (
     DONE,
@@ -59,7 +60,9 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def ask(setting: Setting, path: str = CHAT_PATH, *, stream: bool = True) -> httpx.Response:
     """The whole answer; a stream that is cut without its end is an error of httpx."""
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{setting.port}", trust_env=False) as client:
+    async with httpx.AsyncClient(
+        base_url=f"http://127.0.0.1:{setting.port}", trust_env=False, verify=TRUSTS_NOBODY
+    ) as client:
         return await client.post(path, json={"a": "ä", "stream": stream})
 
 
@@ -268,7 +271,9 @@ async def test_a_client_that_leaves_frees_turn_and_child_at_once() -> None:
             gone.set()
 
     async with relaying(endless) as setting:
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{setting.port}", trust_env=False) as client:
+        async with httpx.AsyncClient(
+            base_url=f"http://127.0.0.1:{setting.port}", trust_env=False, verify=TRUSTS_NOBODY
+        ) as client:
             async with client.stream("POST", CHAT_PATH, json={"stream": True}) as response:
                 await anext(response.aiter_bytes())
                 assert setting.host.open_turns == 1

@@ -18,6 +18,7 @@ from app.endpoint.errors import ApiError
 from app.endpoint.guard import GuardRules
 from app.endpoint.server import PortUnavailable, bind
 from app.endpoint.stream import StreamAnswer
+from engines.child.probe import TRUSTS_NOBODY
 from tests.app.endpoint.serving import HEAD, request, send, serving, status_of
 
 PAGE = "http://localhost:3000"
@@ -55,7 +56,9 @@ ROUTES = (
 
 
 def client(port: int, **headers: str) -> httpx.AsyncClient:
-    return httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=headers, trust_env=False)
+    return httpx.AsyncClient(
+        base_url=f"http://127.0.0.1:{port}", headers=headers, trust_env=False, verify=TRUSTS_NOBODY
+    )
 
 
 @pytest.mark.parametrize(

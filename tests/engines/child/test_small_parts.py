@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import sys
 from typing import Any
 
@@ -13,6 +14,7 @@ from engines.child.parent_death.linux import DeathSignal
 from engines.child.parent_death.posix import LifelineOnly
 from engines.child.parent_death.windows import KillOnJobClose
 from engines.child.ports import NoFreePort, free_port
+from engines.child.probe import control_client
 from engines.plan import PER_SPAWN
 
 
@@ -113,3 +115,12 @@ def test_windows_puts_children_into_a_job_that_dies_with_us_and_shows_no_console
         ("close", "handle"),
     ]
     assert job.popen_options() == {"creationflags": 0x08000200}
+
+
+async def test_a_client_for_a_child_reads_no_certificates(monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(*_: object, **__: object) -> None:
+        raise AssertionError("40 ms of the loop for a connection that is never TLS")
+
+    monkeypatch.setattr(ssl.SSLContext, "load_verify_locations", read)
+    monkeypatch.setattr(ssl.SSLContext, "load_default_certs", read)
+    await control_client(1).aclose()

@@ -15,6 +15,7 @@ from pathlib import Path
 import httpx
 
 from app.host.model import Model
+from engines.child.probe import TRUSTS_NOBODY
 from engines.engine import ChildFacts
 from tests.app.endpoint.mlx.child import KeepingChild
 from tests.fixtures.facts import facts
@@ -43,7 +44,9 @@ class MlxServer:
     def get(self, path: str) -> httpx.Response:
         """Ask it directly."""
         headers = {"authorization": f"Bearer {self.key}"}
-        return httpx.get(f"http://127.0.0.1:{self.port}{path}", headers=headers, trust_env=False, timeout=5)
+        return httpx.get(
+            f"http://127.0.0.1:{self.port}{path}", headers=headers, trust_env=False, verify=TRUSTS_NOBODY, timeout=5
+        )
 
 
 @contextmanager

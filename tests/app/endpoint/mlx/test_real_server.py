@@ -17,6 +17,7 @@ from aiohttp import web
 from app.endpoint.call import CHAT_PATH, Call
 from app.endpoint.calls import chat_call
 from app.endpoint.mlx.request import CONVERSATION_HEADER
+from engines.child.probe import TRUSTS_NOBODY
 from tests.app.endpoint.mlx.child import DONE, KeepingChild
 from tests.app.endpoint.mlx.server import MlxServer, serving_mlx
 from tests.app.endpoint.upstream import FakeHost, relay_to
@@ -66,7 +67,9 @@ async def ask(server: MlxServer) -> AsyncIterator[Asker]:
         return chat_call(server.model, request.path, value, stream=stream, conversation=conversation)
 
     async with relay_to(FakeHost(child), make_call) as port:
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=120) as client:
+        async with httpx.AsyncClient(
+            base_url=f"http://127.0.0.1:{port}", trust_env=False, verify=TRUSTS_NOBODY, timeout=120
+        ) as client:
             yield Asker(client, child)
 
 

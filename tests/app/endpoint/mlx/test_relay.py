@@ -14,6 +14,7 @@ from app.endpoint import relay, upstream
 from app.endpoint.call import CHAT_PATH
 from app.host.refused import Unserved
 from app.host.status import NoticeStatus
+from engines.child.probe import TRUSTS_NOBODY
 from engines.mlx.prefix_cache import conversation_of
 from engines.plan import LaunchPlan, Memory, Window
 from tests.app.endpoint.mlx.child import (
@@ -44,7 +45,9 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def ask(setting: Setting, headers: dict[str, str] | None = None, **more: Any) -> httpx.Response:
     """The whole answer."""
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{setting.port}", trust_env=False) as client:
+    async with httpx.AsyncClient(
+        base_url=f"http://127.0.0.1:{setting.port}", trust_env=False, verify=TRUSTS_NOBODY
+    ) as client:
         return await client.post(CHAT_PATH, json={"model": "tiny", "messages": [USER], **more}, headers=headers)
 
 
