@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,16 +44,23 @@ def all_checks(venv: Venv) -> tuple[Check, ...]:
 
 
 def run_checks(checks: Sequence[Check] | None = None, root: Path = ROOT) -> list[str]:
-    """Run all checks, the later ones too when one fails; return the names of those that failed."""
-    failed = []
-    for check in all_checks(Venv(VENV)) if checks is None else checks:
-        started = time.monotonic()
-        done = subprocess.run(
-            check.command, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
-        )
-        passed = done.returncode == 0
-        say(f"{check.name}: {'ok' if passed else 'FAILED'} ({time.monotonic() - started:.1f} s)")
-        if not passed:
-            say(done.stdout)
-            failed.append(check.name)
+    """Run all checks, one on each core, the later ones too when one fails; return the names of those that failed."""
+    wanted = all_checks(Venv(VENV)) if checks is None else checks
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        outcomes = pool.map(lambda check: _run(check, root), wanted)
+        failed = []
+        for check, (done, seconds) in zip(wanted, outcomes, strict=True):
+            passed = done.returncode == 0
+            say(f"{check.name}: {'ok' if passed else 'FAILED'} ({seconds:.1f} s)")
+            if not passed:
+                say(done.stdout)
+                failed.append(check.name)
     return failed
+
+
+def _run(check: Check, root: Path) -> tuple[subprocess.CompletedProcess[str], float]:
+    started = time.monotonic()
+    done = subprocess.run(
+        check.command, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
+    return done, time.monotonic() - started

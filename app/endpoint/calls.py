@@ -31,5 +31,5 @@ def worker_call(model: Model, path: str, body: Mapping[str, Any]) -> Call:
     """For embeddings or reranking. Raises ``ApiError``."""
     if model.facts.format != mlx.FORMAT:
         return Call(model, path, encode({**body, "model": model.id}), stream=False)
-    changed = encode(mlx_worker.rewrite(body, model))
-    return Call(model, path, changed, stream=False, mlx=mlx_worker.worker_asked(body, model))
+    changed = mlx_worker.rewrite(body, model)
+    return Call(model, path, encode(changed), stream=False, mlx=mlx_worker.worker_asked(body, changed))

@@ -104,15 +104,19 @@ def from_library(error: ModelNotFound | ModelBroken) -> ApiError:
 
 def overflow(prompt_tokens: int, window: int, reduced_from: int | None = None) -> ApiError:
     """A prompt that does not fit; ``reduced_from`` is the planned window when the brake lowered it."""
-    lowered = f" (lowered from {reduced_from:,} because memory ran short)" if reduced_from is not None else ""
     return ApiError(
         HTTPStatus.BAD_REQUEST,
         "context_length_exceeded",
-        f"The prompt has {prompt_tokens:,} tokens and the context window holds {window:,}{lowered}. "
+        f"The prompt has {prompt_tokens:,} tokens and the context window holds {window:,}{lowered(reduced_from)}. "
         "Shorten the prompt or choose a model with a larger window.",
         "messages",
         {"prompt_tokens": prompt_tokens, "context_window": window},
     )
+
+
+def lowered(reduced_from: int | None) -> str:
+    """What a sentence about a window adds when the brake lowered it."""
+    return f" (lowered from {reduced_from:,} because memory ran short)" if reduced_from is not None else ""
 
 
 def from_child(status: int, body: bytes, *, begun: bool = False, reduced_from: int | None = None) -> ApiError:

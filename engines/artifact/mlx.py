@@ -25,14 +25,14 @@ from engines.artifact.errors import (
     UnreadableModel,
     UnsupportedModel,
 )
-from engines.artifact.facts import ModelFacts
+from engines.artifact.facts import ModelFacts, ModelKind
 from engines.artifact.mlx_config import Config
 from engines.artifact.mlx_files import read_object
 from engines.artifact.mlx_folders import CONFIG, unfinished
 from engines.artifact.mlx_hub import model_name
 from engines.artifact.mlx_kind import kind_of, modalities_of, parameters_of, pooling_of, quantisation_of
 from engines.artifact.mlx_shape import shape
-from engines.artifact.mlx_tables import EMBEDS
+from engines.artifact.mlx_tables import AFTER_PADDING, EMBEDS
 from engines.artifact.mlx_tokenizer import (
     check_tokenizer,
     limited,
@@ -61,6 +61,8 @@ ADAPTER = "adapter_config.json"
 SENTENCE_TRANSFORMER = frozenset({"modules.json", "config_sentence_transformers.json"})
 """Either marks a model for embeddings."""
 POOLING = "1_Pooling/config.json"
+PADDING = 1
+"""The padding token of the models of AFTER_PADDING, where the file does not name it (mlx-vlm's own default)."""
 ENGINE = "mlx_vlm"
 
 Known = Callable[[str], bool | None]
@@ -131,7 +133,7 @@ def facts_from(contents: Contents, known: Known = known_to_engine) -> ModelFacts
         name=None,
         quantisation=quantisation_of(config, contents.weights),
         parameters=parameters_of(config, contents.weights),
-        trained_window=limited(config.count(*WINDOW), contents.tokenizer),
+        trained_window=limited(_window(config), contents.tokenizer, enforced=kind is not ModelKind.CHAT),
         layers=layers.layers,
         embedding_length=layers.embedding_length,
         heads=layers.heads,
@@ -176,6 +178,15 @@ def _read(folder: Path, names: tuple[str, ...]) -> Contents:
         sentence_transformer=not SENTENCE_TRANSFORMER.isdisjoint(names),
         pooling=read_object(folder, POOLING),
     )
+
+
+def _window(config: Config) -> int | None:
+    """Tokens that the model has positions for."""
+    window = config.count(*WINDOW)
+    if window is None or not config.is_one_of(AFTER_PADDING):
+        return window
+    padding = config.whole("pad_token_id")
+    return max(1, window - (PADDING if padding is None else padding) - 1)
 
 
 def _check_runs(config: Config, document: Mapping[str, Any]) -> None:

@@ -132,6 +132,9 @@ LAST_TOKEN = frozenset({"qwen3", "qwen3_vl", "qwen3_embedding", "qwen3_vl_embedd
 CLASSIFIERS = frozenset({"bert", "modernbert", "xlm-roberta", "xlm_roberta"})
 """The rerank route runs them with one label; of the generative ones it takes RERANKS."""
 
+AFTER_PADDING = frozenset({"xlm-roberta", "xlm_roberta"})
+"""Their first position has the number after the padding token's: so many fewer tokens than positions fit."""
+
 RERANKS = frozenset({"qwen3", "qwen3_vl"})
 
 FOREIGN_QUANTISATION = frozenset({"aqlm", "awq", "bitsandbytes", "eetq", "exl2", "gptq", "higgs", "hqq", "quanto"})

@@ -75,11 +75,16 @@ def template_in(folder: Path, name: str, document: Mapping[str, Any]) -> str | N
     return None if value is None else _sound(value)
 
 
-def limited(window: int | None, tokenizer: Mapping[str, Any]) -> int | None:
-    """The trained window, less where the tokenizer takes fewer tokens; its "no limit" is a number like 1e30."""
+def limited(window: int | None, tokenizer: Mapping[str, Any], *, enforced: bool = False) -> int | None:
+    """The trained window, less where the tokenizer takes fewer tokens; its "no limit" is a number like 1e30.
+
+    ``enforced``: the engine cuts at the tokenizer's limit, also where no window is known.
+    """
     limit = tokenizer.get("model_max_length")
-    if window is None or isinstance(limit, bool) or not isinstance(limit, int | float) or not 1 <= limit <= MAX_WHOLE:
+    if isinstance(limit, bool) or not isinstance(limit, int | float) or not 1 <= limit <= MAX_WHOLE:
         return window
+    if window is None:
+        return int(limit) if enforced else None
     return min(window, int(limit))
 
 

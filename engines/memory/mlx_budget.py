@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from engines.artifact.facts import ModelFacts
+from engines.artifact.facts import ModelFacts, ModelKind
 from engines.artifact.kv import kv_bytes_per_layer
 from engines.memory.bill import GIB, in_words
 from engines.memory.grid import FLOOR
@@ -28,6 +28,9 @@ KV_FACTOR = 3.5
 """Copies of the KV cache while it grows (measured on mlx-vlm 0.6.17)."""
 MARGIN_TOKENS = 512
 """Left below the ceiling."""
+WORKER_TOKENS = 8192
+"""Of one text that mlx_vlm embeds or reranks at most: what is longer it cuts without a word (server/embeddings.py and
+server/reranking.py, 0.7.10), at its tokenizer's own limit if that is less."""
 BASE_BYTES = int(0.45 * GIB)
 """Besides the weights: what a child without a conversation holds, for the verdict before a load."""
 
@@ -51,6 +54,8 @@ class MlxBudget:
     """The brake's cap in tokens at the load."""
     user: int | None = None
     """The window that the user set."""
+    limit: int | None = None
+    """Tokens that the server takes at once of any model of this kind; None: as many as the model."""
     other_children: int = 0
     """What children that stay hold or are predicted to hold."""
 
@@ -81,12 +86,13 @@ class MlxBudget:
     def bound(self, base: int | None, cap: int | None) -> int | None:
         """The window to enforce: trained, ceiling and cap, but at least the floor; None: there is none."""
         if self.user is not None:
-            return self.user if self.trained is None else min(self.user, self.trained)
+            return self._at_most(self.user)
         known = [value for value in (self.ceiling(base), cap) if value is not None]
-        if not known:
-            return self.trained
-        bound = max(FLOOR, min(known))
-        return bound if self.trained is None else min(self.trained, bound)
+        return self._at_most(max(FLOOR, min(known)) if known else None)
+
+    def _at_most(self, tokens: int | None) -> int | None:
+        """No more than the model was trained for and its server takes."""
+        return min((value for value in (tokens, self.trained, self.limit) if value is not None), default=None)
 
     def sentence(self, base: int) -> str:
         """The sum in words."""
@@ -132,5 +138,6 @@ def mlx_budget(
         or (facts.trained_window is not None and facts.sliding_window >= facts.trained_window),
         cap=cap,
         user=user,
+        limit=None if facts.kind is ModelKind.CHAT else WORKER_TOKENS,
         other_children=reserved,
     )

@@ -11,6 +11,9 @@ from engines.plan import LaunchPlan, Window
 def window_of(budget: MlxBudget, base: int | None, cap: int | None) -> Window:
     """The bound of a child that holds ``base`` bytes after its load, and what it comes from. Pure."""
     trained, planned = budget.trained, budget.bound(base, cap)
+    if planned is not None and planned == budget.limit and planned not in {trained, budget.user}:
+        reason = f"a model that embeds or reranks takes at most {planned:,} tokens at once"
+        return Window(planned, trained, "model", reason)
     if budget.user is not None:
         if planned is not None and planned < budget.user:
             reason = f"you asked for {budget.user:,} tokens; the model was trained for {planned:,}"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from engines.mlx.prefix_cache import Conversation
 
@@ -27,10 +29,8 @@ class WorkerAsked:
 
     base64: bool = False
     """Whether vectors are wanted as base64 of little-endian float32."""
-    long: tuple[str, ...] = ()
-    """Texts to embed that the child may cut without a word: each is counted alone before."""
-    limit: int = 0
-    """Tokens of one text that the child takes."""
+    body: Mapping[str, Any] = field(default_factory=dict)
+    """The request as the child takes it: what of it may be too long is counted before."""
 
 
 Asked = ChatAsked | WorkerAsked

@@ -8,10 +8,12 @@ from typing import Any, NoReturn
 
 import aiohttp
 
+from app.endpoint.body import encode
 from app.endpoint.call import Call
 from app.endpoint.mlx.asked import WorkerAsked
 from app.endpoint.mlx.refusal import refused
-from app.endpoint.mlx.worker import answer, counted, with_input
+from app.endpoint.mlx.worker import answer, counted, limit_of, parts
+from app.endpoint.turn_facts import reduced_from
 from app.endpoint.upstream import post, unless_broken
 from app.host.turn import Turn
 
@@ -33,8 +35,9 @@ class WorkerTalk:
     async def whole(self) -> bytes:
         """As ``Talk``."""
         call = self._call
-        for text in self._asked.long:
-            counted(await self._answer(with_input(call.body, text)), self._asked)
+        limit = limit_of(self._turn.child.facts.allocated_window)
+        for part in parts(self._asked.body, call.model, limit):
+            counted(await self._answer(encode(part.body)), part, limit, reduced_from(self._turn))
         return answer(await self._answer(call.body), call.model, self._asked)
 
     async def _answer(self, body: bytes) -> bytes:

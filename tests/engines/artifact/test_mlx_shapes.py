@@ -119,6 +119,30 @@ def test_a_tokenizer_that_takes_fewer_tokens_bounds_the_window(limit: Any, expec
     assert facts_of(LLAMA, tokenizer={"model_max_length": limit}).trained_window == expected
 
 
+XLM = {"model_type": "xlm-roberta", "architectures": ["XLMRobertaModel"]}
+
+
+@pytest.mark.parametrize(
+    ("config", "limit", "expected"),
+    [
+        (XLM | {"max_position_embeddings": 514, "pad_token_id": 1}, None, 512),
+        (XLM | {"max_position_embeddings": 514}, None, 512),
+        (XLM | {"max_position_embeddings": 514, "pad_token_id": 0}, None, 513),
+        (XLM | {"max_position_embeddings": 8194}, 8192, 8192),
+        (XLM | {"max_position_embeddings": 2, "pad_token_id": 7}, None, 1),
+        (XLM, 512, 512),
+        (XLM, None, None),
+        ({"model_type": "bert", "max_position_embeddings": 512}, 1e30, 512),
+        ({"model_type": "bert", "max_position_embeddings": 512}, 384, 384),
+        ({"model_type": "mamba"}, 512, None),
+    ],
+)
+def test_a_worker_takes_what_its_positions_and_its_tokenizer_allow(
+    config: dict[str, Any], limit: Any, expected: int | None
+) -> None:
+    assert facts_of(config, tokenizer={"model_max_length": limit}).trained_window == expected
+
+
 @pytest.mark.parametrize(
     ("changes", "name", "contents", "kind", "pooling"),
     [
@@ -149,6 +173,15 @@ def test_a_tokenizer_that_takes_fewer_tokens_bounds_the_window(limit: Any, expec
             ModelKind.RERANK,
             "rank",
         ),
+        (
+            {"model_type": "bert", "architectures": ["BertForSequenceClassification"]},
+            "ms-marco-MiniLM-L6-v2",
+            {"sentence_transformer": True},
+            ModelKind.RERANK,
+            "rank",
+        ),
+        ({"model_type": "bert", "architectures": ["BertModel"]}, "bge-small", {}, ModelKind.EMBEDDING, None),
+        ({"model_type": "qwen3", "architectures": ["Qwen3Model"]}, "a", {}, ModelKind.EMBEDDING, "last"),
         ({"model_type": "llama", "architectures": ["LlamaForSequenceClassification"]}, "a", {}, ModelKind.CHAT, None),
     ],
 )

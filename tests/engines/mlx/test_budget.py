@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engines.artifact.facts import ModelFacts
+from engines.artifact.facts import ModelFacts, ModelKind
 from engines.memory.bill import GIB
 from engines.memory.mlx_budget import BASE_BYTES, MlxBudget, mlx_budget
 from engines.mlx.bound import window_of
@@ -79,6 +79,35 @@ def test_the_bound(trained: int | None, ceiling: int | None, cap: int | None, bo
     budget = with_ceiling(ceiling, trained)
     assert budget.ceiling(0) == ceiling
     assert budget.bound(0, cap) == bound
+
+
+@pytest.mark.parametrize(
+    ("trained", "ceiling", "cap", "user", "bound", "why"),
+    [
+        (32_768, None, None, None, 8192, "at most 8,192 tokens at once"),
+        (None, None, None, None, 8192, "at most 8,192 tokens at once"),
+        (32_768, 100_000, None, 16_384, 8192, "at most 8,192 tokens at once"),
+        (32_768, 100_000, None, 8192, 8192, "you set it to 8,192"),
+        (32_768, 100_000, None, 2048, 2048, "you set it to 2,048"),
+        (8192, None, None, None, 8192, "the model was trained for 8,192"),
+        (512, None, None, None, 512, "the model was trained for 512"),
+        (32_768, 5_000, None, None, 5_000, "memory holds 5,000 of 32,768 tokens"),
+        (32_768, 100_000, 4096, None, 4096, "lowered to 4,096 tokens because memory ran short"),
+    ],
+)
+def test_a_worker_has_no_more_than_its_server_takes(
+    trained: int | None, ceiling: int | None, cap: int | None, user: int | None, bound: int, why: str
+) -> None:
+    window = window_of(replace(with_ceiling(ceiling, trained), limit=8192, user=user), 0, cap)
+    assert (window.planned, window.trained) == (bound, trained)
+    assert why in window.reason
+
+
+@pytest.mark.parametrize(
+    ("kind", "limit"), [(ModelKind.CHAT, None), (ModelKind.EMBEDDING, 8192), (ModelKind.RERANK, 8192)]
+)
+def test_only_workers_have_a_limit_of_their_server(kind: ModelKind, limit: int | None) -> None:
+    assert mlx_budget(facts(kind=kind), 12 * GIB).limit == limit
 
 
 def with_ceiling(ceiling: int | None, trained: int | None) -> MlxBudget:

@@ -15,12 +15,22 @@ from app.endpoint.calls import chat_call, worker_call
 from app.endpoint.mlx.request import CONVERSATION_HEADER
 from app.endpoint.workers import EMBEDDINGS_PATH, RERANK_PATH
 from app.host.model import Model
+from engines.artifact.facts import ModelKind
 from engines.mlx.prefix_cache import Conversation
 from tests.app.endpoint.upstream import Answer, FakeChild, sends
 from tests.fixtures.facts import facts
 
 FOLDER = Path("/models/tiny mlx")
-MODEL = Model("tiny", "Tiny", facts(format="mlx", files=(FOLDER / "model.safetensors",)))
+
+
+def model(**changes: Any) -> Model:
+    """One of this folder."""
+    return Model("tiny", "Tiny", facts(format="mlx", files=(FOLDER / "model.safetensors",), **changes))
+
+
+MODEL = model()
+EMBEDDER = model(kind=ModelKind.EMBEDDING)
+RANKER = model(kind=ModelKind.RERANK, architecture="bert")
 USAGE = {
     "prompt_tokens": 24,
     "completion_tokens": 3,
@@ -102,7 +112,7 @@ def make_call(request: web.Request, body: bytes) -> Call:
     """The call as the routes make it."""
     value = json.loads(body)
     if request.path in {EMBEDDINGS_PATH, RERANK_PATH}:
-        return worker_call(MODEL, request.path, value)
+        return worker_call(EMBEDDER if request.path == EMBEDDINGS_PATH else RANKER, request.path, value)
     conversation = request.headers.get(CONVERSATION_HEADER)
     return chat_call(MODEL, request.path, value, stream=value.get("stream") is True, conversation=conversation)
 
