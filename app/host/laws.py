@@ -147,21 +147,23 @@ class TurnPaging:
 
     async def look(self, point: Point) -> Seen | None:
         """Look now; None where the level cannot be read."""
+        start = None
+        if point is Point.TURN_END:  # taken before the look: a start that is read after the end would say nothing
+            start, self._start = await self._begun(), None
         reading = await self._ram.read()
-        evidence = await self._evidence(reading) if point is Point.TURN_END else False
         if not self._ram.sees(reading) or reading.level is None:
             return None
+        evidence: bool | None = False
+        if point is Point.TURN_END:
+            evidence = None if start is None else Paging(start.paged_out_bytes, reading.paged_out_bytes).evidence
         return Seen(reading.level, evidence, reading.detail)
 
-    async def _evidence(self, end: Reading) -> bool | None:
-        """Whether enough was paged out since the turn began."""
-        start, self._start = self._start, None
-        if start is None:
-            return None
-        if not start.done():  # a turn of some milliseconds: what is paged out while one looks stands for it
-            start.cancel()
-            return Paging(end.paged_out_bytes, (await self._ram.read()).paged_out_bytes).evidence
-        return Paging(start.result().paged_out_bytes, end.paged_out_bytes).evidence
+    async def _begun(self) -> Reading | None:
+        """How it stood when the turn began."""
+        if self._start is None or self._start.done():
+            return None if self._start is None else self._start.result()
+        self._start.cancel()  # a turn of some milliseconds: what is paged out while one looks stands for it
+        return await self._ram.read()
 
     async def _read_soon(self) -> Reading:
         await asyncio.sleep(SOON_SECONDS)

@@ -196,6 +196,17 @@ async def test_a_model_is_chosen_with_the_mouse(panel: Desktop, tmp_path: Path) 
         assert await program.intent() == {"kind": "Unload", "model": "gemma-3-270m"}
 
 
+async def test_a_doubted_engine_is_one_click_from_the_cpu(panel: Desktop, tmp_path: Path) -> None:
+    async with started(panel, "doubted") as program:
+        menu = await open_menu(program, panel, LEFT)
+        recent = await open_submenu(program, panel, menu, "Recent")
+        panel.screenshot(tmp_path / "tray-doubted.png")
+        assert "needs 12.0 or more" in next(iter(recent))
+        panel.click(*ELSEWHERE)
+        panel.click(*(await open_menu(program, panel, LEFT))["Use the CPU engine instead"])
+        assert await program.intent() == {"kind": "UseCpu"}
+
+
 async def test_a_long_list_fits_the_screen_part_by_part(panel: Desktop, tmp_path: Path) -> None:
     async with started(panel, "many") as program:
         models = await open_submenu(program, panel, await open_menu(program, panel, LEFT), "Models")

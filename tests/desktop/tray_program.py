@@ -21,6 +21,7 @@ from typing import Any
 from PySide6.QtCore import QPoint, QRect
 from PySide6.QtWidgets import QAbstractButton, QApplication, QLabel, QMenu, QMessageBox, QSystemTrayIcon, QWidget
 
+from app.host.notices import EngineDoubted
 from app.host.status import (
     ChildState,
     ChildStatus,
@@ -58,6 +59,13 @@ NOTICES = (
         "qwen3-4b",
     ),
 )
+OLD_DRIVER = EngineDoubted(
+    "The NVIDIA driver runs CUDA 11.4; NVIDIA RTX 3060 needs 12.0 or more. Update the driver, or use the CPU engine"
+    " instead.",
+    "CUDA_DRIVER_TOO_OLD",
+    "cpu",
+)
+DOUBT = NoticeStatus(OLD_DRIVER.kind, 1_760_000_300.0, OLD_DRIVER.sentence, OLD_DRIVER.numbers, None)
 MODELS = (
     ModelView("qwen3-4b", "Qwen3-4B", 4_200_000_000, 131_072),
     ModelView("gemma-3-270m", "Gemma-3-270M", 253_113_024, 32_768),
@@ -118,6 +126,7 @@ SCENES = {
         ),
     ),
     "many": _many(),
+    "doubted": replace(READY, status=Status(EngineStatus("cuda", "1 NVIDIA GPU found", "cpu"), (), (), (DOUBT,))),
     "problem": replace(READY, problem="Port 27182 is taken by another program. Choose another in the settings."),
 }
 

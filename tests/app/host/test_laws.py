@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import threading
 from dataclasses import dataclass, field
 
 import pytest
 
-from app.host.laws import Look, MlxLaw, Ram, RamLaw, SpillLaw, Step, law_of
+from app.host import laws
+from app.host.laws import Look, MlxLaw, Ram, RamLaw, SpillLaw, Step, TurnPaging, law_of
 from app.host.model import Model
 from engines import ChildFacts
 from engines.engine import Landed, Law
 from engines.memory.brake import Action, BrakeNotice, BrakeState, Level, LlamaSample, MlxSample, Point
 from engines.memory.pressure import Reading
+from engines.memory.pressure.reading import EVIDENCE_BYTES
 from engines.nvidia.spill import SpillReading
 from tests.fixtures.facts import facts
 
@@ -177,3 +180,29 @@ async def test_the_lowest_footprint_of_two_idle_seconds_counts() -> None:
     )
     found = await step(law, BrakeState(), Point.IDLE)
     assert found.decision.state.left == GIB
+
+
+@dataclass
+class SlowSensor:
+    """Its first reading takes until the second one is there, or a while; each has paged out more than the last."""
+
+    count: int = 0
+    second: threading.Event = field(default_factory=threading.Event)
+
+    def read(self) -> Reading:
+        self.count += 1
+        mine = self.count
+        if mine == 1:
+            self.second.wait(0.2)
+        else:
+            self.second.set()
+        return reading(Level.WARNING, mine * EVIDENCE_BYTES)
+
+
+async def test_the_start_of_a_turn_is_never_read_after_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(laws, "SOON_SECONDS", 0.0)
+    paging = TurnPaging(Ram(SlowSensor(), 16 * GIB))
+    paging.begins()
+    seen = await paging.look(Point.TURN_END)  # a turn so short that its start was not read yet
+    assert seen is not None
+    assert seen.evidence is True
