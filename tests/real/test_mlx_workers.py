@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.endpoint.mlx.worker import PROMPT_TOKENS, SPECIAL_TOKENS
+from app.endpoint.mlx.worker_passes import PROMPT_TOKENS, SPECIAL_TOKENS, passes
 from engines.memory.mlx_budget import WORKER_TOKENS
 from tests.fixtures.natures import MLX, NO_MLX
 from tests.fixtures.running import Running, chat
@@ -157,6 +157,21 @@ async def test_a_text_is_embedded_whole_or_refused(
     assert error["message"].startswith(f"{place} has {WINDOW:,} tokens or more")
 
 
+async def test_the_vectors_of_many_passes_are_those_of_each_text_alone(client: httpx.AsyncClient) -> None:
+    """Short ones of all lengths, and some that may be too long among them."""
+    texts = [f"{number} is " + "abc " * (number * 2 % 59) for number in range(40)]
+    for number in (0, 7, 39):
+        texts[number] = MARK * (WINDOW - 1 - number)
+    sizes = [len(text) + SPECIAL_TOKENS for text in texts]
+    assert [len(numbers) for numbers in passes(sizes, WINDOW, len(sizes))] == [1, 1, 1, 35, 2]
+
+    whole = await embed(client, texts)
+    alone = [await embed(client, text) for text in texts]
+    for found, one in zip(vectors(whole), alone, strict=True):
+        assert found == pytest.approx(vectors(one)[0], abs=1e-4)
+    assert whole["usage"]["prompt_tokens"] == sum(one["usage"]["prompt_tokens"] for one in alone)
+
+
 async def test_a_wide_worker_has_the_window_that_its_server_takes(client: httpx.AsyncClient) -> None:
     (row,) = [row for row in (await client.get("/v1/models")).json()["data"] if row["id"] == WIDE]
     assert (row["context_window"], row["trained_context_window"]) == (WORKER_TOKENS, WIDE_WINDOW)
@@ -182,6 +197,27 @@ async def test_documents_are_ranked_by_what_they_say(client: httpx.AsyncClient, 
     (row,) = best["results"]
     first = max(scores, key=lambda index: scores[index])
     assert (row["index"], row["document"]) == (first, DOCUMENTS[first])
+
+
+@pytest.mark.parametrize(("name", "count"), [(RANKER, 14), (JUDGE, 4)])
+async def test_a_ranking_in_many_passes_is_that_of_each_document_alone(
+    client: httpx.AsyncClient, name: str, count: int
+) -> None:
+    """Of the judge each document may be too long: the server's own words nearly fill its window."""
+    documents = [f"{number} " + "sea " * number for number in range(count)]
+    documents[1], documents[3] = MARK * 100, MARK * 50
+    whole = await rank(client, name, "ship", documents)
+    alone = [await rank(client, name, "ship", [document]) for document in documents]
+    scores = [answer["results"][0]["relevance_score"] for answer in alone]
+    found = [row["relevance_score"] for row in whole["results"]]
+    assert [row["index"] for row in whole["results"]] == sorted(range(count), key=lambda index: -scores[index])
+    assert found == pytest.approx(sorted(scores, reverse=True), abs=1e-4)
+    assert whole["usage"]["prompt_tokens"] == sum(answer["usage"]["prompt_tokens"] for answer in alone)
+
+    best = await rank(client, name, "ship", documents, top_n=2, return_documents=True)
+    for row, same in zip(best["results"], whole["results"][:2], strict=True):
+        assert (row["index"], row["document"]) == (same["index"], documents[same["index"]])
+        assert row["relevance_score"] == pytest.approx(same["relevance_score"], abs=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ class WorkerAsked:
     base64: bool = False
     """Whether vectors are wanted as base64 of little-endian float32."""
     body: Mapping[str, Any] = field(default_factory=dict)
-    """The request as the child takes it: what of it may be too long is counted before."""
+    """The request as the child takes it, whole: it is asked in passes."""
 
 
 Asked = ChatAsked | WorkerAsked

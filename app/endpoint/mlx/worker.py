@@ -5,9 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import struct
-import unicodedata
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -15,46 +13,31 @@ from app.endpoint.errors import ApiError, lowered
 from app.endpoint.mlx.asked import WorkerAsked
 from app.endpoint.mlx.refusal import unreadable
 from app.endpoint.mlx.request import child_name
+from app.endpoint.mlx.worker_passes import Part
 from app.host.model import Model
 from engines.artifact.facts import ModelKind
-from engines.artifact.mlx_tables import RERANKS
-from engines.memory.mlx_budget import WORKER_TOKENS
 
 FIELDS: Mapping[ModelKind, tuple[str, ...]] = {
     ModelKind.EMBEDDING: ("input",),
     ModelKind.RERANK: ("query", "documents", "top_n", "instruction", "return_documents"),
 }
 """What the child is given of a request; ``encoding_format`` is ours, since it ignores it."""
-TEXTS: Mapping[ModelKind, str] = {ModelKind.EMBEDDING: "input", ModelKind.RERANK: "documents"}
-"""The field of many texts, each of which has to fit."""
-SHARED = ("query", "instruction")
-"""What stands beside every document in its prompt."""
-
-SPECIAL_TOKENS = 8
-"""What a tokenizer may add to a text or to a pair of them; the most known are XLM-RoBERTa's four (its tokenizer)."""
-PROMPT_TOKENS = 512
-"""What mlx_vlm may write around the query and the document for a model that answers yes or no: its own words, a default
-instruction included, are 300 tokens of a byte each (measured; server/reranking.py, 0.7.10)."""
+ROWS: Mapping[ModelKind, str] = {ModelKind.EMBEDDING: "data", ModelKind.RERANK: "results"}
+"""The field of its answer that has a row for each text."""
 TOO_LONG: Mapping[str, tuple[str, str]] = {
     "input": ("", "Split the text."),
     "documents": (" together with the query", "Split the document or shorten the query."),
 }
 """For each field of many texts: what counts besides, and what to do."""
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A text that the child may cut without a word."""
-
-    field: str
-    place: str
-    """Where it stands in the request: ``documents[3]``."""
-    body: Mapping[str, Any]
-    """The same request for this text alone."""
+Answered = tuple[Part, dict[str, Any]]
+"""What the child was asked, and its answer."""
 
 
 def rewrite(body: Mapping[str, Any], model: Model) -> dict[str, Any]:
-    """The body for the child. Raises ``ApiError`` for tokens instead of texts."""
+    """The body for the child. Raises ``ApiError`` for tokens instead of texts, and for an empty document.
+
+    The child refuses that one too, but would name its place in a part of the request, and late.
+    """
     given = body.get("input")
     if isinstance(given, list) and not all(isinstance(text, str) for text in given):
         raise ApiError(
@@ -63,6 +46,11 @@ def rewrite(body: Mapping[str, Any], model: Model) -> dict[str, Any]:
             f"{model.name} is an MLX model: its server takes texts, not token numbers. Send input as text.",
             "input",
         )
+    if model.facts.kind is ModelKind.RERANK:
+        for number, document in enumerate(body.get("documents") or ()):
+            if isinstance(document, str) and not document.strip():
+                place = f"documents[{number}]"
+                raise ApiError(HTTPStatus.BAD_REQUEST, "invalid_request", f"{place} is empty. Leave it out.", place)
     kept = {name: body[name] for name in FIELDS[model.facts.kind] if body.get(name) is not None}
     return {**kept, "model": child_name(model)}
 
@@ -72,40 +60,26 @@ def worker_asked(body: Mapping[str, Any], changed: Mapping[str, Any]) -> WorkerA
     return WorkerAsked(body.get("encoding_format") == "base64", changed)
 
 
-def limit_of(window: int | None) -> int:
-    """Tokens at which a text counts as cut, in a child of this window."""
-    return WORKER_TOKENS if window is None else min(window, WORKER_TOKENS)
+def read(data: bytes) -> dict[str, Any]:
+    """An answer of the child. Raises ``ApiError``."""
+    try:
+        document = json.loads(data)
+    except ValueError:
+        raise unreadable() from None
+    if not isinstance(document, dict):
+        raise unreadable()
+    return document
 
 
-def parts(body: Mapping[str, Any], model: Model, limit: int) -> list[Part]:
-    """Of a child's request what may have ``limit`` tokens or more: each is to be counted alone, before the whole."""
-    name = TEXTS[model.facts.kind]
-    given = body.get(name)
-    one = isinstance(given, str)
-    texts = [given] if one else given if isinstance(given, list) else []
-    judged = model.facts.kind is ModelKind.RERANK and model.facts.architecture in RERANKS
-    added = PROMPT_TOKENS if judged else SPECIAL_TOKENS
-    added += sum(_most_tokens(body[shared]) for shared in SHARED if isinstance(body.get(shared), str))
-    return [
-        Part(name, name if one else f"{name}[{number}]", {**body, name: [text]})
-        for number, text in enumerate(texts)
-        if isinstance(text, str) and _most_tokens(text) + added >= limit
-    ]
-
-
-def _most_tokens(text: str) -> int:
-    """Of a text that its tokenizer may normalise: a token is a byte at least. Beyond every limit it is a guess."""
-    size = len(text.encode())
-    return size if size > WORKER_TOKENS else max(size, len(unicodedata.normalize("NFKD", text).encode()))
-
-
-def counted(data: bytes, part: Part, limit: int, reduced_from: int | None = None) -> None:
-    """Raise ``ApiError`` where the child's answer to one text says that it may have cut it.
+def counted(found: Mapping[str, Any], part: Part, limit: int, reduced_from: int | None = None) -> None:
+    """Raise ``ApiError`` where the answer to a text that the child may cut says that it may have.
 
     ``reduced_from``: the window without the brake, where the brake lowered it.
     """
+    if part.place is None:
+        return
     try:
-        tokens = int(json.loads(data)["usage"]["prompt_tokens"])
+        tokens = int(found["usage"]["prompt_tokens"])
     except (ValueError, TypeError, KeyError):
         raise unreadable() from None
     if tokens >= limit:
@@ -120,15 +94,36 @@ def counted(data: bytes, part: Part, limit: int, reduced_from: int | None = None
         )
 
 
-def answer(data: bytes, model: Model, asked: WorkerAsked) -> bytes:
-    """The child's answer under our name for the model, its vectors as they are wanted. Raises ``ApiError``."""
+def merged(answers: Sequence[Answered], model: Model, top_n: int | None) -> dict[str, Any]:
+    """The answers to all parts of a request as the answer to the whole; a single one as it is. Raises ``ApiError``.
+
+    Texts to embed come in the request's order, documents by score; equal ones in the request's order.
+    """
+    _, first = answers[0]
+    if len(answers) == 1:
+        return first
+    name = ROWS[model.facts.kind]
     try:
-        document = json.loads(data)
-        document["model"] = model.id
-        if asked.base64:
+        rows = [{**row, "index": part.numbers[row["index"]]} for part, found in answers for row in found[name]]
+        rows.sort(key=lambda row: row["index"])
+        if [row["index"] for row in rows] != list(range(sum(len(part.numbers) for part, _ in answers))):
+            raise unreadable()
+        if model.facts.kind is ModelKind.RERANK:
+            rows = sorted(rows, key=lambda row: -row["relevance_score"])[:top_n]
+        usage = {count: sum(found["usage"][count] for _, found in answers) for count in first["usage"]}
+    except (TypeError, KeyError, IndexError):
+        raise unreadable() from None
+    return {**first, name: rows, "usage": usage}
+
+
+def answer(answers: Sequence[Answered], model: Model, asked: WorkerAsked) -> bytes:
+    """The child's answer under our name for the model, its vectors as they are wanted. Raises ``ApiError``."""
+    document = {**merged(answers, model, asked.body.get("top_n")), "model": model.id}
+    if asked.base64 and model.facts.kind is ModelKind.EMBEDDING:
+        try:
             for row in document["data"]:
                 vector = row["embedding"]
                 row["embedding"] = base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
-    except (ValueError, TypeError, KeyError, struct.error):
-        raise unreadable() from None
+        except (TypeError, KeyError, struct.error):
+            raise unreadable() from None
     return json.dumps(document, ensure_ascii=False).encode()

@@ -1,4 +1,4 @@
-"""A call to an MLX child that embeds or reranks: in one piece."""
+"""A call to an MLX child that embeds or reranks: pass by pass, answered in one piece."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from app.endpoint.body import encode
 from app.endpoint.call import Call
 from app.endpoint.mlx.asked import WorkerAsked
 from app.endpoint.mlx.refusal import refused
-from app.endpoint.mlx.worker import answer, counted, limit_of, parts
+from app.endpoint.mlx.worker import Answered, answer, counted, read
+from app.endpoint.mlx.worker_passes import limit_of, parts
 from app.endpoint.turn_facts import reduced_from
 from app.endpoint.upstream import post, unless_broken
 from app.host.turn import Turn
@@ -36,9 +37,12 @@ class WorkerTalk:
         """As ``Talk``."""
         call = self._call
         limit = limit_of(self._turn.child.facts.allocated_window)
+        answers: list[Answered] = []
         for part in parts(self._asked.body, call.model, limit):
-            counted(await self._answer(encode(part.body)), part, limit, reduced_from(self._turn))
-        return answer(await self._answer(call.body), call.model, self._asked)
+            found = read(await self._answer(encode(part.body)))
+            counted(found, part, limit, reduced_from(self._turn))
+            answers.append((part, found))
+        return answer(answers, call.model, self._asked)
 
     async def _answer(self, body: bytes) -> bytes:
         call = self._call

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import struct
-import unicodedata
-from typing import Any, Literal
+from typing import Any
 
 import httpx
 import pytest
@@ -16,15 +16,15 @@ from hypothesis import strategies as st
 
 from app.endpoint.errors import ApiError
 from app.endpoint.mlx.asked import WorkerAsked
-from app.endpoint.mlx.worker import SPECIAL_TOKENS, Part, answer, counted, limit_of, parts, rewrite, worker_asked
+from app.endpoint.mlx.worker import answer, counted, merged, read, rewrite, worker_asked
+from app.endpoint.mlx.worker_passes import Part, parts
 from app.endpoint.workers import EMBEDDINGS_PATH, RERANK_PATH
 from app.host.model import Model
-from engines.artifact.facts import ModelKind
+from app.host.refused import Unserved
 from engines.engine import ChildFacts
-from tests.app.endpoint.mlx.child import EMBEDDER, FOLDER, RANKER, make_call, model
+from tests.app.endpoint.mlx.child import EMBEDDER, FOLDER, RANKER, make_call
 from tests.app.endpoint.upstream import Answer, refuses, relaying
 
-NORMAL_FORMS: tuple[Literal["NFC", "NFD", "NFKC", "NFKD"], ...] = ("NFC", "NFD", "NFKC", "NFKD")
 EMBEDDED = {
     "object": "list",
     "data": [{"object": "embedding", "index": 0, "embedding": [0.5, -2.0]}],
@@ -78,10 +78,29 @@ def test_tokens_are_refused_with_a_way_out(tokens: Any) -> None:
     assert (refused.value.status, refused.value.code) == (400, "not_supported")
 
 
-@pytest.mark.parametrize("data", [b"", b"[]", b'{"data": 5}', b'{"data": [{"embedding": ["a"]}]}', b'{"data": [[]]}'])
-def test_an_unreadable_answer_is_said(data: bytes) -> None:
+@pytest.mark.parametrize("data", [b"", b"[]", b"5", b"\xff"])
+def test_an_answer_that_is_no_object_is_unreadable(data: bytes) -> None:
     with pytest.raises(ApiError, match="cannot be read"):
-        answer(data, EMBEDDER, WorkerAsked(base64=True))
+        read(data)
+
+
+@pytest.mark.parametrize("found", [{}, {"data": 5}, {"data": [{"embedding": ["a"]}]}, {"data": [[]]}])
+def test_vectors_that_cannot_be_packed_are_unreadable(found: dict[str, Any]) -> None:
+    with pytest.raises(ApiError, match="cannot be read"):
+        answer([(Part("input", (0,), {}), found)], EMBEDDER, WorkerAsked(base64=True))
+
+
+async def test_a_ranking_has_no_vectors_to_pack() -> None:
+    child = refuses(200, json.dumps({"results": []}).encode())
+    response, _ = await ask(child, RERANK_PATH, {"query": "q", "documents": ["a"], "encoding_format": "base64"})
+    assert response.json() == {"model": "tiny", "results": []}
+
+
+@pytest.mark.parametrize("document", ["", " \n"])
+def test_an_empty_document_is_refused_at_its_place(document: str) -> None:
+    with pytest.raises(ApiError, match="is empty") as refused:
+        rewrite({"query": "q", "documents": ["a", "b", document]}, RANKER)
+    assert (refused.value.status, refused.value.code, refused.value.param) == (400, "invalid_request", "documents[2]")
 
 
 def test_base64_is_asked_of_us() -> None:
@@ -95,54 +114,66 @@ def test_base64_is_asked_of_us() -> None:
 WINDOW = 256
 
 
+def served(body: dict[str, Any], limit: int = WINDOW) -> dict[str, Any]:
+    """The answer of a child whose tokens are bytes and that cuts as mlx_vlm does: each text, or pair with the query."""
+    ranks = "query" in body
+    given = body["documents"] if ranks else body["input"]
+    texts = [given] if isinstance(given, str) else given
+    beside = len(body["query"].encode()) + 3 if ranks else 0
+    tokens = sum(min(limit, beside + len(text.encode())) for text in texts)
+    usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+    if not ranks:
+        rows = [{"object": "embedding", "index": n, "embedding": [len(t), 0.5]} for n, t in enumerate(texts)]
+        return {"object": "list", "data": rows, "model": body["model"], "usage": usage}
+    scores = [len(text) % 7 / 8 for text in texts]  # some are equal
+    order = sorted(range(len(texts)), key=lambda number: (-scores[number], number))[: body.get("top_n")]
+    said = {n: {"document": texts[n]} if body.get("return_documents") else {} for n in order}
+    results = [{"index": n, "relevance_score": scores[n], **said[n]} for n in order]
+    return {"model": body["model"], "results": results, "usage": usage}
+
+
 def cuts_at(limit: int) -> Answer:
-    """A child whose tokens are bytes and that cuts as mlx_vlm does: each text, or pair of query and document."""
+    """A child that serves so."""
 
     async def handler(request: web.Request) -> web.Response:
-        body = json.loads(await request.read())
-        texts = body.get("documents") or body["input"]
-        texts = [texts] if isinstance(texts, str) else texts
-        beside = len(body["query"].encode()) + 3 if "query" in body else 0
-        tokens = sum(min(limit, beside + len(text.encode())) for text in texts)
-        return web.json_response({"data": [], "results": [], "usage": {"prompt_tokens": tokens}})
+        return web.json_response(served(json.loads(await request.read()), limit))
 
     return handler
 
 
-async def asked(window: int, path: str, body: dict[str, Any]) -> tuple[httpx.Response, list[dict[str, Any]]]:
+async def asked(child: Answer, path: str, body: dict[str, Any]) -> tuple[httpx.Response, list[dict[str, Any]]]:
     """The client's answer, and all that a child of this window was asked."""
-    async with relaying(cuts_at(window), make_call) as setting:
-        setting.host.child.facts = ChildFacts(window, 1)
+    async with relaying(child, make_call) as setting:
+        setting.host.child.facts = ChildFacts(WINDOW, 1)
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{setting.port}", trust_env=False) as client:
             response = await client.post(path, json=body)
+        assert setting.host.open_turns == 0
         return response, [json.loads(body) for body in setting.bodies]
 
 
 @pytest.mark.parametrize(
-    ("path", "body", "alone", "field", "place"),
+    ("path", "body", "first", "field", "place"),
     [
-        (EMBEDDINGS_PATH, {"input": "x" * 255}, "x" * 255, "input", None),
         (EMBEDDINGS_PATH, {"input": "x" * 256}, "x" * 256, "input", "input has"),
-        (EMBEDDINGS_PATH, {"input": ["a", "x" * 255]}, "x" * 255, "input", None),
-        (EMBEDDINGS_PATH, {"input": ["a", "x" * 9000]}, "x" * 9000, "input", "input[1] has"),
-        (EMBEDDINGS_PATH, {"input": ["x" * 300], "documents": ["a"]}, "x" * 300, "input", "input[0] has"),
-        (RERANK_PATH, {"query": "q", "documents": ["a", "x" * 251]}, "x" * 251, "documents", None),
-        (RERANK_PATH, {"query": "q", "documents": ["a", "x" * 252]}, "x" * 252, "documents", "documents[1] has"),
-        (RERANK_PATH, {"query": "q" * 252, "documents": ["a"]}, "a", "documents", "documents[0] has"),
-        (RERANK_PATH, {"query": "q", "documents": ["x" * 300], "top_n": 1, "input": "a"}, "x" * 300, "documents", "["),
+        (EMBEDDINGS_PATH, {"input": ["a", "x" * 9000]}, ["x" * 9000], "input", "input[1] has"),
+        (EMBEDDINGS_PATH, {"input": ["x" * 300], "documents": ["a"]}, ["x" * 300], "input", "input[0] has"),
+        (RERANK_PATH, {"query": "q", "documents": ["a", "x" * 252]}, ["x" * 252], "documents", "documents[1] has"),
+        (RERANK_PATH, {"query": "q" * 252, "documents": ["a"]}, ["a"], "documents", "documents[0] has"),
+        (
+            RERANK_PATH,
+            {"query": "q", "documents": ["x" * 300], "top_n": 1, "input": "a"},
+            ["x" * 300],
+            "documents",
+            "[",
+        ),
     ],
 )
-async def test_what_the_child_would_cut_is_refused_before(
-    path: str, body: dict[str, Any], alone: str, field: str, place: str | None
+async def test_what_the_child_would_cut_is_refused_before_the_rest_is_asked(
+    path: str, body: dict[str, Any], first: str | list[str], field: str, place: str
 ) -> None:
-    response, requests = await asked(WINDOW, path, body)
-    assert requests[0][field] == [alone]  # counted alone
-    if place is None:
-        assert response.status_code == 200
-        assert requests[1:] == [requests[-1]]
-        assert requests[-1][field] == body[field]
-        return
-    assert (response.status_code, len(requests)) == (400, 1)
+    response, requests = await asked(cuts_at(WINDOW), path, body)
+    assert [request[field] for request in requests] == [first]
+    assert response.status_code == 400
     error = response.json()["error"]
     assert (error["code"], error["param"]) == ("context_length_exceeded", field)
     assert (error["prompt_tokens"], error["context_window"]) == (WINDOW, WINDOW)
@@ -150,56 +181,153 @@ async def test_what_the_child_would_cut_is_refused_before(
     assert "Split the" in error["message"]
 
 
-async def test_what_is_short_is_not_asked_twice() -> None:
-    _, requests = await asked(WINDOW, RERANK_PATH, {"query": "q", "documents": ["a"] * 500})
-    assert len(requests) == 1
-
-
-@given(st.text(max_size=90), st.lists(st.text(max_size=300), min_size=1, max_size=5))
-def test_a_document_that_is_not_counted_has_less_than_the_limit(query: str, documents: list[str]) -> None:
-    body = {"query": query, "documents": documents}
-    places = {part.place for part in parts(body, RANKER, WINDOW)}
-    for number, document in enumerate(documents):
-        if f"documents[{number}]" not in places:
-            for form in NORMAL_FORMS:
-                pair = unicodedata.normalize(form, query) + unicodedata.normalize(form, document)
-                assert len(pair.encode()) + SPECIAL_TOKENS < WINDOW
-
-
-JUDGE = model(kind=ModelKind.RERANK, architecture="qwen3")
-
-
 @pytest.mark.parametrize(
-    ("asked_of", "body", "places"),
+    ("path", "body", "passes"),
     [
-        (EMBEDDER, {"input": "x" * 1015}, []),
-        (EMBEDDER, {"input": "x" * 1016}, ["input"]),
-        (EMBEDDER, {"input": ["\u0436" * 508, "a", "\u0436" * 507]}, ["input[0]"]),
-        (EMBEDDER, {"input": "\ufdfa" * 31}, ["input"]),  # 93 bytes, and 1,023 when normalised
-        (EMBEDDER, {"input": []}, []),
-        (RANKER, {"query": "q" * 500, "documents": ["x" * 515, "x" * 516]}, ["documents[1]"]),
-        (RANKER, {"query": "q", "documents": ["x" * 900], "instruction": "i" * 200}, ["documents[0]"]),
-        (JUDGE, {"query": "q" * 100, "documents": ["x" * 411, "x" * 412]}, ["documents[1]"]),
-        (JUDGE, {"query": "q" * 100, "documents": ["x" * 300], "instruction": "i" * 112}, ["documents[0]"]),
-        (JUDGE, {"query": "q", "documents": ["x"], "instruction": 5}, []),
+        (EMBEDDINGS_PATH, {"input": "x" * 255}, ["x" * 255]),
+        (EMBEDDINGS_PATH, {"input": ["a", "x" * 255]}, [["x" * 255], ["a"]]),
+        (
+            EMBEDDINGS_PATH,
+            {"input": ["b" * 240, "x" * 250, "a", "x" * 255]},
+            [["x" * 250], ["x" * 255], ["b" * 240, "a"]],
+        ),
+        (EMBEDDINGS_PATH, {"input": ["a" * 120] * 70}, [["a" * 120] * 64, ["a" * 120] * 6]),
+        (RERANK_PATH, {"query": "q", "documents": ["a", "x" * 251]}, [["x" * 251], ["a"]]),
+        (RERANK_PATH, {"query": "q", "documents": ["a"] * 500, "top_n": 3}, [["a"] * 500]),
     ],
 )
-def test_what_may_be_too_long_is_known_by_its_bytes(asked_of: Model, body: dict[str, Any], places: list[str]) -> None:
-    assert [part.place for part in parts(body, asked_of, 1024)] == places
+async def test_each_text_is_asked_once_and_the_answer_is_that_to_the_whole(
+    path: str, body: dict[str, Any], passes: list[Any]
+) -> None:
+    field = "input" if path == EMBEDDINGS_PATH else "documents"
+    response, requests = await asked(cuts_at(WINDOW), path, body)
+    assert [request[field] for request in requests] == passes
+    assert response.json() == served({**body, "model": "tiny"})
 
 
-@pytest.mark.parametrize(("window", "limit"), [(None, 8192), (512, 512), (8192, 8192), (131_072, 8192)])
-def test_the_limit_is_the_childs_window_and_never_more_than_its_server_takes(window: int | None, limit: int) -> None:
-    assert limit_of(window) == limit
+async def test_the_best_of_a_ranking_are_chosen_after_all_its_passes() -> None:
+    documents = ["a" * 6, "x" * 250, "b" * 6, "c"]
+    body = {"query": "q", "documents": documents, "top_n": 3, "return_documents": True}
+    response, requests = await asked(cuts_at(WINDOW), RERANK_PATH, body)
+    same = {"model": str(FOLDER), "query": "q", "return_documents": True}
+    assert requests == [{**same, "documents": ["x" * 250]}, {**same, "documents": ["a" * 6, "b" * 6, "c"]}]
+    found = response.json()
+    assert [(row["index"], row["document"]) for row in found["results"]] == [
+        (0, documents[0]),
+        (2, documents[2]),
+        (1, documents[1]),
+    ]
+    assert found == served({**body, "model": "tiny"})
+
+
+async def test_vectors_of_several_passes_come_as_base64() -> None:
+    body = {"input": ["a", "x" * 250], "encoding_format": "base64"}
+    response, _ = await asked(cuts_at(WINDOW), EMBEDDINGS_PATH, body)
+    packed = [base64.b64decode(row["embedding"]) for row in response.json()["data"]]
+    assert [struct.unpack("<2f", vector) for vector in packed] == [(1.0, 0.5), (250.0, 0.5)]
+
+
+async def test_a_part_that_the_child_refuses_refuses_the_request() -> None:
+    async def handler(request: web.Request) -> web.Response:
+        body = json.loads(await request.read())
+        if body["input"] == ["a"]:
+            return web.json_response({"detail": "no."}, status=400)
+        return web.json_response(served(body))
+
+    response, requests = await asked(handler, EMBEDDINGS_PATH, {"input": ["x" * 250, "a"]})
+    assert [request["input"] for request in requests] == [["x" * 250], ["a"]]
+    assert (response.status_code, response.json()["error"]["code"]) == (400, "invalid_request")
+    assert "data" not in response.json()
+
+
+async def test_nothing_is_asked_after_the_turn_broke_off() -> None:
+    arrived, left = asyncio.Event(), asyncio.Event()
+
+    async def handler(request: web.Request) -> web.Response:
+        body = json.loads(await request.read())
+        if body["input"] == ["x" * 250]:
+            return web.json_response(served(body))
+        arrived.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            left.set()
+        raise AssertionError
+
+    async with relaying(handler, make_call) as setting:
+        setting.host.child.facts = ChildFacts(WINDOW, 1)
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{setting.port}", trust_env=False) as client:
+            body = {"input": ["x" * 250, "x" * 251, "a"]}
+            answering = asyncio.create_task(client.post(EMBEDDINGS_PATH, json=body))
+            async with asyncio.timeout(5):
+                await arrived.wait()
+                setting.host.broken.set_result(Unserved("worker_crashed", 502, "The server ended. Ask again."))
+                response = await answering
+                await left.wait()
+        assert (response.status_code, response.json()["error"]["code"]) == (502, "worker_crashed")
+        assert (len(setting.bodies), setting.host.open_turns) == (2, 0)
+
+
+# --- many answers are one ---------------------------------------------------------------------------------------------
+
+
+@given(
+    st.booleans(),
+    st.lists(st.integers(1, 2500).map(lambda size: "x" * size), min_size=1, max_size=20),
+    st.none() | st.integers(1, 25),
+    st.booleans(),
+)
+def test_the_answers_to_the_parts_make_the_answer_to_the_whole(
+    ranks: bool, texts: list[str], top_n: int | None, returned: bool
+) -> None:
+    asked_of, limit = RANKER if ranks else EMBEDDER, 2048
+    body: dict[str, Any] = {"model": "m", "input": texts}
+    if ranks:
+        body = {"model": "m", "query": "q", "documents": texts, "top_n": top_n, "return_documents": returned}
+    answers = [(part, served(dict(part.body), limit)) for part in parts(body, asked_of, limit)]
+    assert merged(answers, asked_of, top_n) == served(body, limit)
+
+
+TWO = [Part("input", (1,), {}), Part("input", (0,), {})]
+ROW = {"index": 0, "embedding": [0.5], "relevance_score": 0.5}
+SPENT = {"prompt_tokens": 3}
+
+
+@pytest.mark.parametrize("asked_of", [EMBEDDER, RANKER])
+@pytest.mark.parametrize(
+    "rows",
+    [None, 5, [], [5], [{}], [{**ROW, "index": 1}], [{**ROW, "index": "0"}], [ROW, ROW], [{**ROW, "index": -1}] * 2],
+)
+def test_a_part_whose_rows_are_not_its_texts_is_unreadable(asked_of: Model, rows: Any) -> None:
+    name = "data" if asked_of is EMBEDDER else "results"
+    good, bad = {name: [ROW], "usage": SPENT}, {name: rows, "usage": SPENT}
+    for answers in (zip(TWO, (good, bad), strict=True), zip(TWO, (bad, good), strict=True)):
+        with pytest.raises(ApiError, match="cannot be read"):
+            merged(list(answers), asked_of, None)
+
+
+@pytest.mark.parametrize("usage", [None, 5, {}, {"prompt_tokens": None}])
+def test_a_part_that_counts_nothing_is_unreadable(usage: Any) -> None:
+    answers = [{"data": [ROW], "usage": SPENT}, {"data": [ROW], "usage": usage}]
+    with pytest.raises(ApiError, match="cannot be read"):
+        merged(list(zip(TWO, answers, strict=True)), EMBEDDER, None)
+
+
+# --- what is counted --------------------------------------------------------------------------------------------------
+
+COUNTED = Part("input", (0,), {}, "input")
 
 
 def test_a_limit_that_the_brake_lowered_says_so() -> None:
-    part = Part("input", "input", {})
     with pytest.raises(ApiError, match="lowered from 8,192 because memory ran short"):
-        counted(b'{"usage": {"prompt_tokens": 4096}}', part, 4096, 8192)
+        counted({"usage": {"prompt_tokens": 4096}}, COUNTED, 4096, 8192)
 
 
-@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"usage": null}', b'{"usage": {"prompt_tokens": "many"}}'])
-def test_a_count_that_cannot_be_read_is_said(data: bytes) -> None:
+@pytest.mark.parametrize("found", [{}, {"usage": None}, {"usage": {"prompt_tokens": "many"}}])
+def test_a_count_that_cannot_be_read_is_said(found: dict[str, Any]) -> None:
     with pytest.raises(ApiError, match="cannot be read"):
-        counted(data, Part("input", "input", {}), 256)
+        counted(found, COUNTED, 256)
+
+
+def test_what_cannot_be_cut_needs_no_count() -> None:
+    counted({}, Part("input", (0, 1), {}), 256)
