@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,17 +46,27 @@ def all_checks(venv: Venv) -> tuple[Check, ...]:
 
 def run_checks(checks: Sequence[Check] | None = None, root: Path = ROOT) -> list[str]:
     """Run all checks, one on each core, the later ones too when one fails; return the names of those that failed."""
+    with checking(checks, root) as outcome:
+        return outcome()
+
+
+@contextmanager
+def checking(checks: Sequence[Check] | None = None, root: Path = ROOT) -> Iterator[Callable[[], list[str]]]:
+    """The same beside what the block does: call what it gives for the outcome, which is not said before."""
     wanted = all_checks(Venv(VENV)) if checks is None else checks
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        outcomes = pool.map(lambda check: _run(check, root), wanted)
-        failed = []
-        for check, (done, seconds) in zip(wanted, outcomes, strict=True):
-            passed = done.returncode == 0
-            say(f"{check.name}: {'ok' if passed else 'FAILED'} ({seconds:.1f} s)")
-            if not passed:
-                say(done.stdout)
-                failed.append(check.name)
-    return failed
+        running = [pool.submit(_run, check, root) for check in wanted]
+        yield lambda: [check.name for check, run in zip(wanted, running, strict=True) if not _said(check, run.result())]
+
+
+def _said(check: Check, outcome: tuple[subprocess.CompletedProcess[str], float]) -> bool:
+    """Say how it went; return whether it passed."""
+    done, seconds = outcome
+    passed = done.returncode == 0
+    say(f"{check.name}: {'ok' if passed else 'FAILED'} ({seconds:.1f} s)")
+    if not passed:
+        say(done.stdout)
+    return passed
 
 
 def _run(check: Check, root: Path) -> tuple[subprocess.CompletedProcess[str], float]:

@@ -17,7 +17,7 @@ import fetch_demo_model
 import fetch_engine
 import system_packages
 from app_process import app_command, has_display, run_in_foreground
-from checks import run_checks
+from checks import checking, run_checks
 from client_checks import run_clients
 from environment import Venv
 from frozen import run_frozen
@@ -38,6 +38,8 @@ USAGE = """usage: python3 scripts/dev.py COMMAND [ARGUMENTS]
 
 BENCH_MISSING = 2
 """The exit status of ``bench`` where there is no benchmark."""
+ALONE = ("tests/real", "tests/desktop")
+"""Tests that run with the machine to themselves; the others run beside the checks."""
 
 
 def set_up(level: str, display: bool) -> float:
@@ -68,17 +70,25 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def test(arguments: Sequence[str]) -> int:
-    """Check and test; return 1 after a failed check, else pytest's status."""
+    """Check and test; return pytest's status, or 1 after a failed check."""
     setup_s = set_up("test", display=True)
+    if arguments:
+        return _pytest(arguments)
     started = time.monotonic()
-    failed = [] if arguments else run_checks()
-    checks_s = time.monotonic() - started
-    status = subprocess.run([Venv(VENV).python, "-m", "pytest", *arguments], cwd=ROOT, check=False).returncode
-    tests_s = time.monotonic() - started - checks_s
-    say(f"set-up {setup_s:.1f} s, checks {checks_s:.1f} s, tests {tests_s:.1f} s")
+    with checking() as outcome:
+        statuses = [_pytest([f"--ignore={folder}" for folder in ALONE])]
+        failed = outcome()
+    beside_s = time.monotonic() - started
+    statuses.append(_pytest(ALONE))
+    all_s = time.monotonic() - started
+    say(f"set-up {setup_s:.1f} s, checks beside the quick tests {beside_s:.1f} s, with all tests {all_s:.1f} s")
     if failed:
         say(f"failed checks: {', '.join(failed)}")
-    return status or (1 if failed else 0)
+    return next((status for status in statuses if status), 1 if failed else 0)
+
+
+def _pytest(arguments: Sequence[str]) -> int:
+    return subprocess.run([Venv(VENV).python, "-m", "pytest", *arguments], cwd=ROOT, check=False).returncode
 
 
 def lint(_arguments: Sequence[str]) -> int:
