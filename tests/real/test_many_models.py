@@ -17,14 +17,16 @@ from tests.fixtures.waiting import is_gone, until
 
 pytestmark = pytest.mark.real
 
-ROTATION_SECONDS = float(os.environ.get("PLIMSOLL_ROTATION_SECONDS", "15"))
+ROTATION_SECONDS = float(os.environ.get("PLIMSOLL_ROTATION_SECONDS", "8"))
 """How long six clients rotate three models; the issue's five minutes are run by hand."""
+
+THREE = ("one", "two", "three")
 
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("three")
-    for name in ("one", "two", "three"):
+    for name in THREE:
         tiny_gguf.make(folder / f"{name}.gguf", say=f"I am model {name}.", ctx=4096, name=name)
     return folder
 
@@ -103,8 +105,9 @@ async def test_with_room_for_two_both_stay(start: Any, models: Path) -> None:
         assert {c["model"] for c in app.status()["children"]} == {"one", "three"}
 
 
-async def test_three_models_rotated_by_six_clients(start: Any, models: Path) -> None:
-    app: Running = start(models=(models,))
+@pytest.mark.parametrize("nature", NATURES)
+async def test_three_models_rotated_by_six_clients(start: Any, tmp_path: Path, nature: Nature) -> None:
+    app: Running = start(models=(nature.models(tmp_path / "three", *THREE),), settings=nature.settings)
     loop = asyncio.get_running_loop()
     end = loop.time() + ROTATION_SECONDS
     waits: list[int] = []
@@ -113,8 +116,9 @@ async def test_three_models_rotated_by_six_clients(start: Any, models: Path) -> 
         turn = first
         async with app.client() as client:
             while loop.time() < end:
-                model = ("one", "two", "three")[turn % 3]
-                answer = await client.post("/v1/chat/completions", json=chat(model, stream=bool(turn % 2)))
+                model = THREE[turn % 3]
+                asked = chat(model, stream=bool(turn % 2), **nature.limit)
+                answer = await client.post("/v1/chat/completions", json=asked)
                 assert answer.status_code == 200, answer.text
                 assert answer.headers["x-plimsoll-model"] == model
                 waits.append(int(answer.headers.get("x-plimsoll-queue-ms", "0")))
