@@ -125,7 +125,7 @@ async def test_a_warning_with_paging_is_decided_at_the_end_of_a_turn_and_applied
 async def test_a_turn_that_runs_while_memory_is_critical_is_never_cut(start: Any, group: Any, models: Path) -> None:
     app = begin(start, group, models, "critical")
     async with app.client() as client:
-        body = chat("big", max_tokens=3000, stream=True)
+        body = chat("big", max_tokens=1500, stream=True)
         async with client.stream("POST", "/v1/chat/completions", json=body) as response:
             lines = [line async for line in response.aiter_lines() if line.startswith(("data:", "event:"))]
     assert lines[-1] == "data: [DONE]"

@@ -17,7 +17,7 @@ from tests.fixtures.waiting import is_gone, until
 
 pytestmark = pytest.mark.real
 
-ROTATION_SECONDS = float(os.environ.get("PLIMSOLL_ROTATION_SECONDS", "8"))
+ROTATION_SECONDS = float(os.environ.get("PLIMSOLL_ROTATION_SECONDS", "6"))
 """How long six clients rotate three models; the issue's five minutes are run by hand."""
 
 THREE = ("one", "two", "three")
