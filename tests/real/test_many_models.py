@@ -46,12 +46,13 @@ def loads(app: Running) -> int:
 async def test_two_models_with_room_for_one_and_three_requests_each(start: Any, tmp_path: Path, nature: Nature) -> None:
     app: Running = start(models=(nature.models(tmp_path / "two", "one", "two"),), settings=nature.settings)
     async with app.client() as client:
-        says = {model: await say(client, model, **nature.limit) for model in ("two", "one")}
+        says = {model: await say(client, model) for model in ("two", "one")}
+        assert says == {model: f"I am model {model}." for model in ("two", "one")}
         for round_ in range(nature.rounds):
             before = loads(app)
             other, same = ("two", "one") if round_ % 2 == 0 else ("one", "two")
             asked = (same, other, same, other, same, other)
-            answers = await asyncio.gather(*(say(client, model, **nature.limit) for model in asked))
+            answers = await asyncio.gather(*(say(client, model) for model in asked))
             assert answers == [says[model] for model in asked]
             assert loads(app) - before <= 2  # each model is loaded once at most, whichever came first
     assert app.notices() == []
@@ -68,7 +69,7 @@ async def test_cold_requests_for_two_models_make_two_loads(start: Any, models: P
 async def test_eight_cold_requests_make_one_child(start: Any, tmp_path: Path, nature: Nature) -> None:
     app: Running = start(models=(nature.models(tmp_path / "one", "one"),), settings=nature.settings)
     async with app.client() as client:
-        await asyncio.gather(*(say(client, "one", **nature.limit) for _ in range(8)))
+        await asyncio.gather(*(say(client, "one") for _ in range(8)))
     assert loads(app) == 1
 
 
@@ -77,13 +78,13 @@ async def test_a_pinned_model_stays_and_the_other_is_told_which(start: Any, tmp_
     settings = f'{nature.settings}pinned = ["one"]\nidle_seconds = 1\n'
     app: Running = start(models=(nature.models(tmp_path / "two", "one", "two"),), settings=settings)
     async with app.client() as client:
-        first = await say(client, "one", **nature.limit)
+        first = await say(client, "one")
         for stream in (False, True):
             refused = await client.post("/v1/chat/completions", json=chat("two", stream=stream))
             assert refused.status_code == 409
             assert refused.json()["error"]["code"] == "model_pinned"
             assert "one is pinned" in refused.json()["error"]["message"]
-        assert await say(client, "one", **nature.limit) == first
+        assert await say(client, "one") == first
     assert loads(app) == 1
 
 
@@ -117,7 +118,7 @@ async def test_three_models_rotated_by_six_clients(start: Any, tmp_path: Path, n
         async with app.client() as client:
             while loop.time() < end:
                 model = THREE[turn % 3]
-                asked = chat(model, stream=bool(turn % 2), **nature.limit)
+                asked = chat(model, stream=bool(turn % 2))
                 answer = await client.post("/v1/chat/completions", json=asked)
                 assert answer.status_code == 200, answer.text
                 assert answer.headers["x-plimsoll-model"] == model

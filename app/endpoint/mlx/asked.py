@@ -21,6 +21,8 @@ class ChatAsked:
     """The answer ends before the first of them."""
     usage: bool = False
     """Whether a streaming client wants the chunk that counts tokens."""
+    tools: bool = False
+    """Whether the answer may call tools."""
 
 
 @dataclass(frozen=True, slots=True)

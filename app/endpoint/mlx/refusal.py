@@ -63,12 +63,19 @@ def window_changed() -> ApiError:
     )
 
 
-def failed(message: str, model: Model) -> ApiError:
-    """It failed in the middle of an answer."""
+def failed(message: str, model: Model, *, in_call: bool = False) -> ApiError:
+    """It failed in the middle of an answer, ``in_call`` in that of a tool call that can only be read whole."""
     found = OVERFLOW.search(message)
     if found is not None and int(found["prompt"]) >= int(found["window"]):
         return overflow(int(found["prompt"]), int(found["window"]))
+    if in_call:
+        return _failed(f"The answer ended in a broken tool call ({in_our_words(message, model)}). Ask again.")
     return _failed(f"The model's server failed ({in_our_words(message, model)}). Ask again.")
+
+
+def unheard() -> ApiError:
+    """It left out all that the model said: so it does with a tool call that it cannot read."""
+    return _failed("The model answered with a tool call that its server cannot read. Ask again.")
 
 
 def unreadable() -> ApiError:

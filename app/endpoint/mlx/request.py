@@ -218,6 +218,7 @@ def chat_asked(body: Mapping[str, Any], header_id: str | None) -> ChatAsked:
         budget=None if budget == -1 else budget,  # llama-server's way to say: until the window is full
         stops=tuple(text for text in stops if text),
         usage=isinstance(options, Mapping) and options.get("include_usage") is True,
+        tools=bool(body.get("tools")) and body.get("tool_choice") != "none",
     )
 
 

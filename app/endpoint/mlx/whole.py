@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from app.endpoint.mlx.calls import Calls
 from app.endpoint.mlx.stream import Chunk
 
 
@@ -15,7 +16,7 @@ class WholeChat:
         self._frame: Chunk = {}
         self._content: list[str] = []
         self._reasoning: list[str] = []
-        self._calls: dict[int, Chunk] = {}
+        self._calls = Calls()
         self._logprobs: list[Any] = []
         self._reason: str | None = None
 
@@ -34,7 +35,7 @@ class WholeChat:
         if self._reasoning:
             message["reasoning_content"] = "".join(self._reasoning)
         if self._calls:
-            message["tool_calls"] = [self._calls[index] for index in sorted(self._calls)]
+            message["tool_calls"] = self._calls.listed()
         choice: Chunk = {"index": 0, "message": message, "finish_reason": self._reason}
         if self._logprobs:
             choice["logprobs"] = {"content": self._logprobs}
@@ -51,19 +52,7 @@ class WholeChat:
         self._content.append(delta.get("content", ""))
         if reasoning := delta.get("reasoning_content"):
             self._reasoning.append(reasoning)
-        for call in delta.get("tool_calls", ()):
-            self._merge(call)
+        self._calls.add(delta.get("tool_calls", ()))
         if logprobs := choice.get("logprobs"):
             self._logprobs += logprobs.get("content") or ()
         self._reason = choice["finish_reason"] or self._reason
-
-    def _merge(self, delta: Chunk) -> None:
-        """A call comes in parts: its name at first, then pieces of its arguments."""
-        index = delta.get("index", len(self._calls))
-        call = self._calls.setdefault(index, {"type": "function", "function": {"name": "", "arguments": ""}})
-        function = delta.get("function") or {}
-        for name in ("id", "type"):
-            if delta.get(name):
-                call[name] = delta[name]
-        call["function"]["name"] = function.get("name") or call["function"]["name"]
-        call["function"]["arguments"] += function.get("arguments") or ""

@@ -184,6 +184,20 @@ def test_what_we_do_ourselves(given: dict[str, Any], budget: int | None, stops: 
     assert mlx.chat_asked(body, "me") == ChatAsked(conversation_of(body, "me"), budget, stops, usage)
 
 
+@pytest.mark.parametrize(
+    ("given", "tools"),
+    [
+        ({"tools": [{"type": "function"}]}, True),
+        ({"tools": [{"type": "function"}], "tool_choice": "auto"}, True),
+        ({"tools": [{"type": "function"}], "tool_choice": "none"}, False),
+        ({"tools": []}, False),
+        ({"tools": None}, False),
+    ],
+)
+def test_whether_an_answer_may_call_tools(given: dict[str, Any], tools: bool) -> None:
+    assert mlx.chat_asked({"messages": [USER], **given}, "me").tools is tools
+
+
 @settings(deadline=None)
 @given(st.dictionaries(st.text(max_size=5), st.integers() | st.text(max_size=5), min_size=1), st.integers(0, 2**40))
 def test_a_budget_is_put_into_the_bytes(body: dict[str, Any], tokens: int) -> None:
