@@ -30,6 +30,17 @@ def window(app: Running) -> dict[str, Any]:
     return found
 
 
+def under_critical_pressure(start: Any, models: Path) -> Running:
+    make_tiny_mlx_text(models / "tiny", trained_window=TRAINED)
+    app: Running = start(
+        models=(models,),
+        module="tests.real.quick_brake",
+        settings='engine = "mlx"\n',
+        environ={"PLIMSOLL_FORCE_MEMORY_PRESSURE": "critical"},
+    )
+    return app
+
+
 async def ask(app: Running, text: str) -> httpx.Response:
     async with app.client() as client:
         return await client.post("/v1/chat/completions", json=chat("tiny", text, max_tokens=4))
@@ -38,14 +49,7 @@ async def ask(app: Running, text: str) -> httpx.Response:
 async def test_a_window_that_the_last_request_outgrew_is_shrunk_in_the_running_child(
     start: Any, tmp_path: Path
 ) -> None:
-    models = tmp_path / "models"
-    make_tiny_mlx_text(models / "tiny", trained_window=TRAINED)
-    app: Running = start(
-        models=(models,),
-        module="tests.real.quick_brake",
-        settings='engine = "mlx"\n',
-        environ={"PLIMSOLL_FORCE_MEMORY_PRESSURE": "critical"},
-    )
+    app = under_critical_pressure(start, tmp_path / "models")
     answer = await ask(app, LONG)
     assert answer.status_code == 200, answer.text
     (child,) = app.children()
@@ -66,14 +70,7 @@ async def test_a_window_that_the_last_request_outgrew_is_shrunk_in_the_running_c
 
 
 async def test_an_idle_child_is_unloaded_under_critical_pressure_and_loads_again(start: Any, tmp_path: Path) -> None:
-    models = tmp_path / "models"
-    make_tiny_mlx_text(models / "tiny", trained_window=TRAINED)
-    app: Running = start(
-        models=(models,),
-        module="tests.real.quick_brake",
-        settings='engine = "mlx"\n',
-        environ={"PLIMSOLL_FORCE_MEMORY_PRESSURE": "critical"},
-    )
+    app = under_critical_pressure(start, tmp_path / "models")
     assert (await ask(app, "Hi")).status_code == 200
     await until(lambda: app.status()["children"] == [], 20)
     assert "action=unload" in app.log()

@@ -9,7 +9,6 @@ import signal
 import socket
 import time
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +18,10 @@ from engines import errors
 from engines.mlx import engine as engine_module
 from engines.plan import LaunchPlan
 from tests.fixtures.mlx_world import World, make_world
+from tests.fixtures.natures import NO_MLX
 from tests.fixtures.waiting import is_gone, until
 
-pytestmark = [
-    pytest.mark.real,
-    pytest.mark.skipif(find_spec("mlx_vlm") is None, reason="mlx-vlm is not installed (extra: test)"),
-    pytest.mark.asyncio(loop_scope="module"),
-]
+pytestmark = [pytest.mark.real, NO_MLX, pytest.mark.asyncio(loop_scope="module")]
 
 
 @pytest.fixture(scope="module")

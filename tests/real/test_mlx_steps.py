@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -14,13 +13,10 @@ from engines.artifact.mlx import read_mlx
 from engines.plan import LaunchSettings
 from tests.fixtures.mlx_proxy import Break
 from tests.fixtures.mlx_world import CHAT, PATCH, RESET, TRAINED, World, behind, chat, current, make_world, talk
+from tests.fixtures.natures import NO_MLX
 from tests.fixtures.waiting import is_gone, until
 
-pytestmark = [
-    pytest.mark.real,
-    pytest.mark.skipif(find_spec("mlx_vlm") is None, reason="mlx-vlm is not installed (extra: test)"),
-    pytest.mark.asyncio(loop_scope="module"),
-]
+pytestmark = [pytest.mark.real, NO_MLX, pytest.mark.asyncio(loop_scope="module")]
 
 
 @pytest.fixture(scope="module")

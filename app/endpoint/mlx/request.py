@@ -8,14 +8,14 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
 from app.endpoint.errors import ApiError
 from app.endpoint.mlx.asked import ChatAsked
+from app.endpoint.rewrite import Body, Row
 from app.host.model import Model
 from engines.mlx.prefix_cache import conversation_of
 
@@ -38,16 +38,6 @@ UNKNOWN_CONSTRAINTS = ("grammar", "json_schema")
 """A llama-server's fields that would change the answer, and that the child ignores."""
 AUDIO_URL = "data:audio/wav;base64,"
 """Constant: the child cuts at the first comma, and reads the container from the bytes."""
-Body = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One change."""
-
-    name: str
-    reason: str
-    change: Callable[[Body], Body]
 
 
 def refuse_paths(body: Body) -> Body:

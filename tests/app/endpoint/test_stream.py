@@ -123,7 +123,15 @@ async def test_headers_do_not_wait_long_for_a_first_event(monkeypatch: pytest.Mo
     async def handler(request: web.Request) -> web.StreamResponse:
         answer = StreamAnswer(request, {})
         await answer.commit({})
-        await asyncio.sleep(SILENCE * 4)
+        spoken = asyncio.Event()
+        comment = answer.comment
+
+        async def speak(text: str) -> None:
+            await comment(text)
+            spoken.set()
+
+        monkeypatch.setattr(answer, "comment", speak)
+        await asyncio.wait_for(spoken.wait(), 5)
         await answer.events(b"data: a\n\n")
         return await answer.finish()
 
