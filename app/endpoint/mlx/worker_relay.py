@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any, NoReturn
 
 import aiohttp
 
-from app.endpoint.body import encode
+from app.endpoint.body import THREAD_BYTES, encode
 from app.endpoint.call import Call
 from app.endpoint.mlx.asked import WorkerAsked
 from app.endpoint.mlx.refusal import refused
@@ -38,7 +40,8 @@ class WorkerTalk:
         call = self._call
         limit = limit_of(self._turn.child.facts.allocated_window)
         answers: list[Answered] = []
-        for part in parts(self._asked.body, call.model, limit):
+        split = functools.partial(parts, self._asked.body, call.model, limit)
+        for part in await asyncio.to_thread(split) if len(call.body) > THREAD_BYTES else split():
             found = read(await self._answer(encode(part.body)))
             counted(found, part, limit, reduced_from(self._turn))
             answers.append((part, found))
